@@ -1,0 +1,43 @@
+# Everything works on a fresh machine with Python 3.11 or newer: `make run`, `make test`.
+PYTHON ?= python3
+BIN := .venv/bin
+export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
+
+.PHONY: setup run test lint unit crash bench clean
+
+setup: .venv/.ready
+
+# torch goes first and alone: asked for beside others, pip may fetch another build of it.
+.venv/.ready: requirements-dev.txt pyproject.toml
+	$(PYTHON) -c 'import sys; assert sys.version_info >= (3, 11), "keepstep needs Python 3.11 or newer"'
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check $$(grep '^torch==' requirements-dev.txt)
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements-dev.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps -e .
+	touch $@
+
+run: setup
+	$(BIN)/keepstep train examples/stdlib_lm/train.yaml
+	$(BIN)/keepstep infer examples/stdlib_lm/infer.yaml
+	@$(BIN)/python examples/stdlib_lm/summary.py
+
+test: lint unit
+
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+unit: setup
+	$(BIN)/python -m pytest -m "not crash and not slow"
+
+# The whole crash matrix: a kill at every system call of a save, and ckpt-chaos. Prints its counts last.
+crash: setup
+	$(BIN)/python -m pytest -m crash -s
+
+bench: setup
+	$(BIN)/python -m benchmarks.checkpoint --gib 0.5
+
+clean:
+	rm -rf .venv runs

@@ -1,0 +1,66 @@
+"""keepstep makes PyTorch training and inference jobs resume exactly where they stopped."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from keepstep.errors import (
+    CheckpointNotFoundError,
+    ConfigError,
+    CouldNotLookError,
+    DamagedCheckpointError,
+    KeepstepError,
+    RankFailedError,
+    ReplicaMismatchError,
+    ResumeError,
+    SaveError,
+    StateError,
+    StateMismatchError,
+    StopRequested,
+    UnsupportedStateError,
+)
+
+if TYPE_CHECKING:
+    from keepstep.checkpoint.checkpointer import Checkpointer
+    from keepstep.config.checkpointing import CheckpointingConfig
+    from keepstep.provenance.record import RunFacts
+    from keepstep.state.codec import declare
+    from keepstep.state.job_state import JobState
+    from keepstep.state.stateful import PerRank
+
+# Loaded when first used: `import keepstep.plan`, `keepstep.ops` and `keepstep ls` must not pay for torch.
+_LAZY = {
+    "Checkpointer": "keepstep.checkpoint.checkpointer",
+    "CheckpointingConfig": "keepstep.config.checkpointing",
+    "JobState": "keepstep.state.job_state",
+    "PerRank": "keepstep.state.stateful",
+    "RunFacts": "keepstep.provenance.record",
+    "declare": "keepstep.state.codec",
+}
+
+__all__ = [
+    "CheckpointNotFoundError",
+    "Checkpointer",
+    "CheckpointingConfig",
+    "ConfigError",
+    "CouldNotLookError",
+    "DamagedCheckpointError",
+    "JobState",
+    "KeepstepError",
+    "PerRank",
+    "RankFailedError",
+    "ReplicaMismatchError",
+    "ResumeError",
+    "RunFacts",
+    "SaveError",
+    "StateError",
+    "StateMismatchError",
+    "StopRequested",
+    "UnsupportedStateError",
+    "declare",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(import_module(_LAZY[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,1 @@
+"""The save path, the resume path, and the facade over both."""

@@ -1,0 +1,49 @@
+"""Starts one process for each rank with torch's own elastic launcher, and brings their exit code back."""
+
+import os
+import sys
+import tempfile
+import uuid
+from pathlib import Path
+
+import click
+from torch.distributed.elastic.multiprocessing.api import SignalException
+from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+OUTCOME_VARIABLE = "KEEPSTEP_OUTCOME_FILE"
+
+
+def launch(arguments: list[str], nproc: int) -> None:
+    """Run `keepstep <arguments>` on `nproc` ranks.
+
+    A failed rank is not restarted here: whether to run again is the scheduler's decision, and a refusal or a stop on
+    request must not be retried.
+
+    Raises:
+        click.exceptions.Exit: with the exit code of the ranks when it is not 0.
+    """
+    os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
+    with tempfile.TemporaryDirectory(prefix="keepstep-") as folder:
+        outcome = Path(folder) / "outcome"
+        os.environ[OUTCOME_VARIABLE] = str(outcome)
+        config = LaunchConfig(
+            min_nodes=1,
+            max_nodes=1,
+            nproc_per_node=nproc,
+            run_id=uuid.uuid4().hex,
+            rdzv_backend="c10d",
+            rdzv_endpoint="localhost:0",
+            max_restarts=0,
+            monitor_interval=0.1,
+        )
+        code = 0
+        try:
+            elastic_launch(config, sys.executable)("-m", "keepstep.cli.worker", *arguments)
+        except (ChildFailedError, SignalException):
+            # The launcher tells which rank died first; what the job itself came to stands in the outcome file.
+            code = int(outcome.read_text()) if outcome.exists() else 1
+        finally:
+            del os.environ[OUTCOME_VARIABLE]
+    if code:
+        raise click.exceptions.Exit(code)

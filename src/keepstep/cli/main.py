@@ -1,0 +1,38 @@
+"""`keepstep`: the entry point of all commands."""
+
+import sys
+
+import click
+import typer
+
+from keepstep.cli import infer, ls, prune, show, train, verify
+from keepstep.cli.output import report_error
+from keepstep.errors import KeepstepError
+
+app = typer.Typer(
+    name="keepstep",
+    help="Exact resume for PyTorch training and inference jobs.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+for command in (train, infer, ls, show, verify, prune):
+    app.command(command.__name__.rpartition(".")[2])(command.command)
+
+
+def main() -> None:
+    """Run one command and exit with its code: see the README for what each code means."""
+    try:
+        code = app(standalone_mode=False)
+    except click.exceptions.Exit as error:
+        code = error.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = 2
+    except click.exceptions.Abort:
+        code = 130
+    except KeepstepError as error:
+        report_error(error)
+        code = error.exit_code
+    sys.exit(code if isinstance(code, int) else 0)

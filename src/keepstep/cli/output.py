@@ -1,0 +1,61 @@
+"""How commands speak: facts to stdout, messages to stderr, errors in one line."""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from keepstep.errors import (
+    CheckpointNotFoundError,
+    ConfigError,
+    DamagedCheckpointError,
+    KeepstepError,
+    RankFailedError,
+    ReplicaMismatchError,
+)
+
+# Errors that all ranks raise together: the main process speaks for all.
+_SAME_ON_ALL_RANKS = (
+    CheckpointNotFoundError,
+    ConfigError,
+    DamagedCheckpointError,
+    RankFailedError,
+    ReplicaMismatchError,
+)
+_UNITS = ("B", "kB", "MB", "GB", "TB")
+
+
+def report_error(error: KeepstepError) -> None:
+    """Print an error to stderr, once for the whole job where all ranks have the same."""
+    rank = int(os.environ.get("RANK", "0"))
+    if rank and (isinstance(error, _SAME_ON_ALL_RANKS) or error.exit_code == 75):
+        return
+    who = f"keepstep (rank {rank})" if rank else "keepstep"
+    print(f"{who}: {error}", file=sys.stderr, flush=True)
+
+
+def print_json(value: Any) -> None:
+    """Print a result (a dataclass, or a list of them) as JSON."""
+    plain = [asdict(one) for one in value] if isinstance(value, list) else asdict(value)
+    print(json.dumps(plain, indent=1))
+
+
+def human_size(size: int | None) -> str:
+    """Bytes in a readable unit."""
+    if size is None:
+        return "-"
+    number = float(size)
+    for unit in _UNITS:
+        if number < 1000 or unit == _UNITS[-1]:
+            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1000
+    return ""
+
+
+def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
+    """Left-aligned columns."""
+    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    lines = ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) for row in [header, *rows]]
+    return "\n".join(line.rstrip() for line in lines)

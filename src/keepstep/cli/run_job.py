@@ -1,0 +1,56 @@
+"""What `train` and `infer` share: check first, then run here or start one process for each rank."""
+
+import logging
+import os
+from pathlib import Path
+from typing import Literal
+
+from keepstep.config.load import load_job
+from keepstep.errors import ConfigError
+
+
+def run_job(kind: Literal["train", "infer"], job_file: Path, nproc: int, overrides: list[str]) -> None:
+    """Run a job. Everything that can be refused is refused before anything starts.
+
+    Raises:
+        KeepstepError: see `TrainingJob.run` and `InferenceJob.run`.
+    """
+    config = load_job(job_file, overrides)
+    launched_world = int(os.environ.get("WORLD_SIZE", "1"))
+    is_rank = "RANK" in os.environ
+    if is_rank and nproc not in (1, launched_world):
+        raise ConfigError(f"--nproc {nproc}: a launcher has started {launched_world} ranks already; leave --nproc out")
+
+    # torch takes seconds to import: a wrong job file is refused without it.
+    from keepstep.job import configure
+    from keepstep.job.inference import InferenceJob
+    from keepstep.job.providers import make_importable
+    from keepstep.job.train import TrainingJob
+
+    make_importable(job_file)
+    job = TrainingJob(config) if kind == "train" else InferenceJob(config)
+    configure.check(config, launched_world if is_rank else nproc)
+    if not is_rank and nproc > 1:
+        from keepstep.cli.launcher import launch
+
+        launch([kind, str(job_file), *(part for override in overrides for part in ("--set", override))], nproc)
+        return
+    _set_up_logging()
+    job.run()
+
+
+def _set_up_logging() -> None:
+    from rich.logging import RichHandler
+
+    from keepstep.job.progress import console
+
+    logger = logging.getLogger("keepstep")
+    logger.setLevel(logging.INFO)
+    handler: logging.Handler
+    if console.is_terminal:
+        handler = RichHandler(console=console, show_path=False, highlighter=None, markup=False)
+    else:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
+    logger.handlers = [handler]
+    logger.propagate = False

@@ -1,0 +1,22 @@
+"""`keepstep train`: run or resume a training job."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keepstep.cli.run_job import run_job
+
+JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job's configuration.")]
+Nproc = Annotated[int, typer.Option("--nproc", min=1, help="Processes on this machine, one for each rank.")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a value of the job file.")
+]
+
+
+def command(job: JobFile, nproc: Nproc = 1, overrides: Overrides = None) -> None:
+    """Run a training job, or continue it from its newest checkpoint.
+
+    Example: keepstep train examples/stdlib_lm/train.yaml --set trainer.total_steps=600
+    """
+    run_job("train", job, nproc, overrides or [])

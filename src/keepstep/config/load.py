@@ -1,0 +1,121 @@
+"""From a YAML file and `--set` overrides to a JobConfig. Every refusal is one line: key, value, what is allowed."""
+
+import difflib
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from types import UnionType
+from typing import Any, get_args
+
+import yaml
+from pydantic import BaseModel, ValidationError
+from pydantic_core import ErrorDetails
+
+from keepstep.config.job import JobConfig
+from keepstep.errors import ConfigError
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """A safe loader that refuses a key written twice: YAML itself would silently keep the last one."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key_node, _ in node.value:
+            if key_node.value in seen:
+                raise ConfigError(f"the key {key_node.value!r} stands twice in one mapping{key_node.start_mark}")
+            if isinstance(key_node.value, str):
+                seen.add(key_node.value)
+        return super().construct_mapping(node, deep)
+
+
+def load_job(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
+    """Read and check a job file.
+
+    Args:
+        path: the YAML file.
+        overrides: `a.b.c=value` strings; the value is read as YAML.
+
+    Raises:
+        ConfigError: the file is missing or is no YAML mapping, or a value in it is not allowed.
+    """
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise ConfigError(f"{path}: there is no such job file") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: the job file cannot be read: {error}") from error
+    try:
+        content = yaml.load(text, _UniqueKeyLoader)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    if not isinstance(content, dict):
+        raise ConfigError(f"{path}: must hold a mapping with providers and either trainer or inference")
+    for override in overrides:
+        _apply_override(content, override)
+    return parse_job(content, source=str(path))
+
+
+def parse_job(content: dict[str, Any], *, source: str = "job") -> JobConfig:
+    """Check a job given as plain containers. Raises ConfigError with a line for each problem."""
+    try:
+        return JobConfig.model_validate(content)
+    except ValidationError as error:
+        raise ConfigError("\n".join(f"{source}: {_line(e)}" for e in error.errors())) from None
+
+
+def _apply_override(content: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    parts = key.strip().split(".")
+    if not equals or not all(parts):
+        raise ConfigError(f"--set {override}: must look like a.b.c=value")
+    try:
+        value = yaml.load(text, _UniqueKeyLoader)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"--set {override}: the value is not valid YAML: {' '.join(str(error).split())}") from error
+    place: Any = content
+    for part in parts[:-1]:
+        if place.get(part) is None:
+            place[part] = {}
+        place = place[part]
+        if not isinstance(place, dict):
+            raise ConfigError(f"--set {override}: {part} is a value, not a section")
+    place[parts[-1]] = value
+
+
+def _line(error: ErrorDetails) -> str:
+    location = error["loc"]
+    key = ".".join(str(part) for part in location) or "the file"
+    if error["type"] == "extra_forbidden":
+        allowed = _keys_at(location[:-1])
+        near = difflib.get_close_matches(str(location[-1]), allowed, n=1)
+        hint = f"did you mean {near[0]}? " if near else ""
+        return f"{key}: unknown key; {hint}allowed here: {', '.join(allowed)}"
+    if error["type"] == "missing":
+        return f"{key}: missing; it must be given"
+    message = error["msg"].removeprefix("Value error, ")
+    if isinstance(error["input"], dict):
+        return f"{key}: {message}"
+    return f"{key} = {error['input']!r}: {message}"
+
+
+def _keys_at(location: Iterable[int | str]) -> list[str]:
+    """The keys that the section at `location` declares."""
+    section: type[BaseModel] = JobConfig
+    for part in location:
+        if isinstance(part, int):
+            continue
+        found = _section_of(section.model_fields[part].annotation)
+        if found is None:
+            return []
+        section = found
+    return sorted(section.model_fields)
+
+
+def _section_of(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    if isinstance(annotation, UnionType) or get_args(annotation):
+        for inner in get_args(annotation):
+            found = _section_of(inner)
+            if found is not None:
+                return found
+    return None

@@ -1,0 +1,145 @@
+"""The parts of a training job's configuration."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
+
+from keepstep.config.base import Section
+from keepstep.config.checkpointing import CheckpointingConfig
+
+NonNegativeFloat = Annotated[float, Field(ge=0)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
+
+
+class RunConfig(Section):
+    """The name of the run; it is also the name of its folder in save_dir."""
+
+    name: str
+
+    @field_validator("name")
+    @classmethod
+    def _folder_name(cls, name: str) -> str:
+        if not name or name != name.strip() or name.startswith(".") or any(c in '/\\:*?"<>|\0' for c in name):
+            raise ValueError('must work as a folder name: not empty, no leading dot, none of / \\ : * ? " < > |')
+        return name
+
+
+class BatchingConfig(Section):
+    """Samples in one optimizer step over all ranks, and samples in one forward pass of one rank."""
+
+    global_batch_size: PositiveInt
+    microbatch_size: PositiveInt | None = None
+
+
+class DeterminismConfig(Section):
+    """The seed that everything random is derived from."""
+
+    base_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+
+
+class ModelStageFactoryConfig(Section):
+    """Where the first weights come from and which ones a checkpoint holds.
+
+    Attributes:
+        source_checkpoint: a model state: a .safetensors file, or a folder that holds one (or an index of several).
+        checkpoint_only_trainable_parameters: save only parameters that require gradients; the others are loaded from
+            source_checkpoint again at each start.
+    """
+
+    source_checkpoint: str | None = None
+    checkpoint_only_trainable_parameters: bool = False
+
+    @model_validator(mode="after")
+    def _frozen_parameters_need_a_source(self) -> "ModelStageFactoryConfig":
+        if self.checkpoint_only_trainable_parameters and self.source_checkpoint is None:
+            raise ValueError(
+                "checkpoint_only_trainable_parameters needs source_checkpoint: the frozen parameters come from there"
+            )
+        return self
+
+
+class OptimizerConfig(Section):
+    """A built-in optimizer and its options; `providers.optimizer` takes its place where it is given."""
+
+    kind: Literal["adamw", "sgd"] = "adamw"
+    lr: PositiveFloat = 1e-3
+    weight_decay: NonNegativeFloat = 0.01
+    betas: tuple[Fraction, Fraction] = (0.9, 0.999)
+    eps: PositiveFloat = 1e-8
+    momentum: Fraction = 0.0
+
+
+class PhaseConfig(Section):
+    """One piece of the learning-rate curve: how long it lasts, and the factor of the base rate that it goes to."""
+
+    percent: Annotated[float, Field(ge=0, le=100)] | None = None
+    steps: Annotated[int, Field(ge=0)] | None = None
+    rest: bool = False
+    to: NonNegativeFloat
+    curve: Literal["linear", "cosine", "exponential", "constant"] = "linear"
+
+    @model_validator(mode="after")
+    def _one_length(self) -> "PhaseConfig":
+        if (self.percent is not None) + (self.steps is not None) + self.rest != 1:
+            raise ValueError("needs exactly one of percent: <number>, steps: <number>, rest: true")
+        if self.curve == "exponential" and self.to == 0:
+            raise ValueError("an exponential curve cannot go to 0")
+        return self
+
+
+class LRSchedulerConfig(Section):
+    """The learning rate as a factor of the optimizer's base rate; without phases it is constant."""
+
+    initial: NonNegativeFloat = 0.0
+    phases: tuple[PhaseConfig, ...] = ()
+
+    @model_validator(mode="after")
+    def _lengths_add_up(self) -> "LRSchedulerConfig":
+        if sum(phase.rest for phase in self.phases) > 1:
+            raise ValueError("only one phase may take the rest")
+        percent = sum(phase.percent or 0.0 for phase in self.phases)
+        if percent > 100.0 + 1e-9:
+            raise ValueError(f"the phases add up to {percent:g} percent; 100 is the most")
+        return self
+
+
+class DataConfig(Section):
+    """How samples are read. `shuffle` draws a new order for each epoch from the base seed."""
+
+    shuffle: bool = True
+    num_workers: Annotated[int, Field(ge=0)] = 0
+
+
+class LoggingConfig(Section):
+    """A log line and a row in the tracker every that many steps, and at the last step."""
+
+    period_steps: PositiveInt = 10
+
+
+class TrainerConfig(Section):
+    """A training job."""
+
+    run: RunConfig
+    total_steps: PositiveInt
+    batching: BatchingConfig
+    determinism: DeterminismConfig = DeterminismConfig()
+    model_stage_factory: ModelStageFactoryConfig = ModelStageFactoryConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    max_gradient_norm: PositiveFloat | None = None
+    lr_scheduler: LRSchedulerConfig = LRSchedulerConfig()
+    data: DataConfig = DataConfig()
+    logging: LoggingConfig = LoggingConfig()
+    checkpointing: CheckpointingConfig
+    export_to: Annotated[str, Field(min_length=1)] | None = None
+
+
+class InferenceConfig(Section):
+    """An inference job: one pass over the data set in its own order."""
+
+    batching: BatchingConfig
+    determinism: DeterminismConfig = DeterminismConfig()
+    model_stage_factory: ModelStageFactoryConfig = ModelStageFactoryConfig()
+    num_workers: Annotated[int, Field(ge=0)] = 0
+    logging: LoggingConfig = LoggingConfig()
+    checkpointing: CheckpointingConfig
+    output_to: Annotated[str, Field(min_length=1)] | None = None

@@ -1,0 +1,155 @@
+"""A loader of global batches whose position is one integer: samples consumed by all ranks together."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from keepstep.errors import StateMismatchError
+from keepstep.plan.batching import Division, micro_batches
+from keepstep.plan.order import SampleOrder
+
+Collate = Callable[[list[Any]], Any]
+
+
+@dataclass(frozen=True)
+class MicroBatch:
+    """What one forward pass of one rank takes.
+
+    Attributes:
+        data: the collated samples.
+        indices: their indices in the data set.
+        samples: how many of them count; 0 for a pass that only keeps the ranks together.
+    """
+
+    data: Any
+    indices: tuple[int, ...]
+    samples: int
+
+
+class _Schedule:
+    """Yields (indices, real samples) of this rank's micro-batches, from a position on."""
+
+    def __init__(self, order: SampleOrder, division: Division, rank: int, begin: int, end: int | None) -> None:
+        self._order, self._division, self._rank = order, division, rank
+        self._begin, self._end = begin, end
+
+    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+        position = self._begin
+        size = self._division.global_batch_size
+        while self._end is None or position < self._end:
+            count = size if self._end is None else min(size, self._end - position)
+            batch = self._order.slice(position, count)
+            for indices, samples in micro_batches(batch, self._division, self._rank):
+                # The number of real samples travels with the indices: workers may prefetch any number of batches.
+                yield [(index, samples) for index in indices]
+            position += count
+
+
+class _WithIndices(Dataset[Any]):
+    def __init__(self, dataset: Sequence[Any]) -> None:
+        self._dataset = dataset
+
+    def __getitem__(self, place: tuple[int, int]) -> tuple[int, int, Any]:
+        index, samples = place
+        return index, samples, self._dataset[index]
+
+
+class _Collate:
+    def __init__(self, collate: Collate) -> None:
+        self._collate = collate
+
+    def __call__(self, parts: list[tuple[int, int, Any]]) -> MicroBatch:
+        indices = tuple(index for index, _, _ in parts)
+        return MicroBatch(self._collate([sample for _, _, sample in parts]), indices, parts[0][1])
+
+
+class GlobalBatchLoader:
+    """Iterates over global batches; each is this rank's list of micro-batches.
+
+    The order is a function of seed, epoch and length; ranks, micro-batches and workers only divide it. The position is
+    advanced when a batch is handed out, so it is right at every step boundary, whatever was prefetched.
+
+    Args:
+        dataset: map-style: `__len__` and `__getitem__`.
+        division: how a global batch is divided.
+        rank: place on the data-parallel axis.
+        seed: base of the order.
+        shuffle: a new order for each epoch.
+        epochs: how many; None goes on for ever. With a number the last batch may be short.
+        num_workers: worker processes.
+        collate: makes a batch of samples; torch's default if the data set has no `collate` method.
+    """
+
+    position_is_global = True
+
+    def __init__(
+        self,
+        dataset: Any,
+        division: Division,
+        rank: int,
+        *,
+        seed: int,
+        shuffle: bool,
+        epochs: int | None = None,
+        num_workers: int = 0,
+        collate: Collate | None = None,
+    ) -> None:
+        self.dataset = dataset
+        self.division = division
+        self.position = 0
+        self._rank = rank
+        self._length = len(dataset)
+        self._seed, self._shuffle, self._epochs = seed, shuffle, epochs
+        self._num_workers = num_workers
+        self._collate = collate or getattr(dataset, "collate", None) or torch.utils.data.default_collate
+
+    @property
+    def steps(self) -> int | None:
+        """Global batches in the whole pass, None if it is endless."""
+        if self._epochs is None:
+            return None
+        return -(-self._length * self._epochs // self.division.global_batch_size)
+
+    def __iter__(self) -> Iterator[list[MicroBatch]]:
+        end = None if self._epochs is None else self._length * self._epochs
+        if end is not None and self.position >= end:
+            return
+        order = SampleOrder(self._length, seed=self._seed, shuffle=self._shuffle)
+        schedule = _Schedule(order, self.division, self._rank, self.position, end)
+        loader: DataLoader[Any] = DataLoader(
+            _WithIndices(self.dataset),
+            batch_sampler=schedule,
+            num_workers=self._num_workers,
+            collate_fn=_Collate(self._collate),
+            # Without a generator of its own a DataLoader draws from the global one whenever it is iterated, and a
+            # resumed run would see other random numbers than an uninterrupted one.
+            generator=torch.Generator(),
+        )
+        passes = iter(loader)
+        size = self.division.global_batch_size
+        while end is None or self.position < end:
+            count = size if end is None else min(size, end - self.position)
+            share = min(size // self.division.ranks, count)
+            batch = [next(passes) for _ in range(-(-share // self.division.microbatch_size))]
+            self.position += count
+            yield batch
+
+    def state_dict(self) -> dict[str, int]:
+        """The position in samples, with what gives it its meaning."""
+        return {"samples": self.position, "length": self._length, "seed": self._seed, "shuffle": int(self._shuffle)}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go to a saved position. Takes effect with the next `iter()`.
+
+        Raises:
+            StateMismatchError: the data set or its order is another one.
+        """
+        present = self.state_dict()
+        differing = [key for key in ("length", "seed", "shuffle") if state[key] != present[key]]
+        if differing:
+            facts = ", ".join(f"{key} {state[key]} when saved, {present[key]} now" for key in differing)
+            raise StateMismatchError(f"the position in the data cannot be used, the order would be another: {facts}")
+        self.position = state["samples"]

@@ -1,0 +1,1 @@
+"""PyTorch Distributed Checkpoint folders: planned and written by all ranks, read without general unpickling."""

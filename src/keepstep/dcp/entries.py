@@ -1,0 +1,35 @@
+"""The form in which state is written and read: named entries, each a tensor or a plain Python tree."""
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import torch
+
+
+class Scope(Enum):
+    """Whose value an entry is."""
+
+    EVERY_RANK = "every rank holds the same value, or its shard of one DTensor"
+    ONE_RANK = "the key names the rank, no other rank has it"
+    MAIN = "the main process's value counts"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One thing to save: a tensor, or a tree of plain Python values (see `codec`)."""
+
+    value: Any
+    scope: Scope = Scope.EVERY_RANK
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a checkpoint says of one key: shape and dtype of a tensor; None and None for a Python tree."""
+
+    shape: torch.Size | None = None
+    dtype: torch.dtype | None = None
+
+    @property
+    def is_tensor(self) -> bool:
+        return self.shape is not None

@@ -1,0 +1,115 @@
+"""Who writes what. Equal values of several ranks are written once, after they were found to be equal."""
+
+import pickle
+from collections.abc import Mapping
+from dataclasses import dataclass
+from io import BytesIO
+from typing import Any
+
+import torch
+import xxhash
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
+from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.planner import SavePlan
+from torch.distributed.tensor import DTensor, Replicate
+
+from keepstep.dcp.entries import Entry, Scope
+from keepstep.dist.world import World
+from keepstep.errors import ReplicaMismatchError
+
+_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class WritePlan:
+    """This rank's part of a save, and the metadata of the whole (still without places in files)."""
+
+    planner: DefaultSavePlanner
+    own: SavePlan
+    metadata: Metadata
+
+
+@dataclass(frozen=True)
+class LocalPlan:
+    """What this rank could write: its items, and the digests of those that other ranks may hold too."""
+
+    planner: DefaultSavePlanner
+    plan: SavePlan
+    digests: dict[tuple[str, tuple[int, ...]], str]
+
+
+def plan_locally(entries: Mapping[str, Entry], world: World) -> LocalPlan:
+    """List what this rank holds. No collective."""
+    own = {key: entry for key, entry in entries.items() if entry.scope is not Scope.MAIN or world.rank == 0}
+    planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
+    planner.set_up_planner({key: entry.value for key, entry in own.items()}, is_coordinator=world.rank == 0)
+    return LocalPlan(planner, planner.create_local_plan(), _replica_digests(own) if world.size > 1 else {})
+
+
+def agree_plan(local: LocalPlan, world: World) -> WritePlan:
+    """Agree on who writes what. Collective; from the same lists every rank comes to the same plan.
+
+    Raises:
+        ReplicaMismatchError: on all ranks, when a value that must be the same on all of them is not.
+    """
+    planner = local.planner
+    gathered = world.gather((local.plan, local.digests))
+    _compare([digest for _, digest in gathered])
+    plans, metadata = planner.create_global_plan([plan for plan, _ in gathered])
+    metadata.planner_data = {key: tuple(key.split(".", 1)) for key in metadata.state_dict_metadata}
+    return WritePlan(planner, planner.finish_plan(plans[world.rank]), metadata)
+
+
+def _replica_digests(entries: Mapping[str, Entry]) -> dict[tuple[str, tuple[int, ...]], str]:
+    """Digest of every value that another rank may hold too, by key and offset of the shard."""
+    digests = {}
+    for key, entry in entries.items():
+        if entry.scope is not Scope.EVERY_RANK:
+            continue
+        value = entry.value
+        if isinstance(value, DTensor):
+            if _is_replicated(value):
+                for chunk in value.__create_chunk_list__():
+                    digests[key, tuple(chunk.offsets)] = _digest_tensor(value.to_local())
+        elif isinstance(value, torch.Tensor):
+            digests[key, ()] = _digest_tensor(value)
+        else:
+            digests[key, ()] = _digest_tree(value)
+    return digests
+
+
+def _is_replicated(tensor: DTensor) -> bool:
+    sizes = tensor.device_mesh.shape
+    return any(size > 1 and isinstance(p, Replicate) for size, p in zip(sizes, tensor.placements, strict=True))
+
+
+def _digest_tensor(tensor: torch.Tensor) -> str:
+    data = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+    return f"{tensor.dtype}{tuple(tensor.shape)}{xxhash.xxh3_128_hexdigest(data.tobytes())}"
+
+
+def _digest_tree(tree: Any) -> str:
+    # Without its memo the pickler writes equal trees as equal bytes, whichever of their strings are one object.
+    stream = BytesIO()
+    pickler = pickle.Pickler(stream, protocol=4)
+    pickler.fast = True
+    pickler.dump(tree)
+    return xxhash.xxh3_128_hexdigest(stream.getvalue())
+
+
+def _compare(digests: list[dict[tuple[str, tuple[int, ...]], str]]) -> None:
+    groups: dict[tuple[str, tuple[int, ...]], dict[str, list[int]]] = {}
+    for rank, own in enumerate(digests):
+        for place, digest in own.items():
+            groups.setdefault(place, {}).setdefault(digest, []).append(rank)
+    differing = [(key, ranks) for (key, _), ranks in groups.items() if len(ranks) > 1]
+    if differing:
+        shown = "; ".join(
+            f"{key} (one value on ranks {', another on '.join(', '.join(map(str, r)) for r in ranks.values())})"
+            for key, ranks in differing[:_SHOWN]
+        )
+        more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
+        raise ReplicaMismatchError(
+            f"values that must be the same on all ranks differ: {shown}{more}. If each rank keeps its own value, wrap "
+            "the object in keepstep.PerRank; if not, the ranks have drifted apart"
+        )

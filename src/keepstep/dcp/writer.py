@@ -1,0 +1,80 @@
+"""Writes this rank's part of a checkpoint: one shard file and the index of its digests."""
+
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from io import BytesIO
+from pathlib import Path
+
+import torch
+from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, _StorageInfo
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta
+from torch.distributed.checkpoint.planner import WriteItem
+
+from keepstep.dcp.plan import WritePlan
+from keepstep.plan import layout
+from keepstep.plan.manifest import FileRecord
+from keepstep.storage.digest import digest_of_blocks
+from keepstep.storage.index import IndexedFile, IndexItem, to_bytes
+from keepstep.storage.local import DurableFile
+
+
+@dataclass(frozen=True)
+class Written:
+    """What a rank has written: its files, and where each of its items lies."""
+
+    files: dict[str, FileRecord] = field(default_factory=dict)
+    places: list[tuple[MetadataIndex, _StorageInfo]] = field(default_factory=list)
+
+
+def write_shards(folder: Path, plan: WritePlan, rank: int) -> Written:
+    """Write and sync this rank's items. Each is framed by torch.save, as plain DCP expects."""
+    written = Written()
+    items: list[IndexItem] = []
+    name = layout.shard_name(rank)
+    with DurableFile(folder / name) as file:
+        for item in plan.own.items:
+            data = plan.planner.resolve_data(item)
+            if isinstance(data, torch.Tensor):
+                data = _framed(data)
+            view = data.getbuffer()
+            offset = file.write(view)
+            items.append(_indexed(item, offset, len(view)))
+            written.places.append((item.index, _StorageInfo(name, offset, len(view))))
+    written.files[name] = FileRecord(file.size, digest_of_blocks(file.digests))
+    index = to_bytes([IndexedFile(name, file.size, tuple(items), file.digests)])
+    written.files[layout.index_name(rank)] = write_file(folder / layout.index_name(rank), index)
+    return written
+
+
+def write_metadata(
+    folder: Path, metadata: Metadata, places: Sequence[tuple[MetadataIndex, _StorageInfo]]
+) -> FileRecord:
+    """Write DCP's own `.metadata`, with the places of all ranks' items. No path of this machine goes into it."""
+    metadata.storage_data = dict(places)
+    metadata.storage_meta = StorageMeta()
+    metadata.version = CURRENT_DCP_VERSION
+    return write_file(folder / layout.METADATA, pickle.dumps(metadata))
+
+
+def write_file(path: Path, data: bytes) -> FileRecord:
+    """Write a whole file durably."""
+    with DurableFile(path) as file:
+        file.write(data)
+    return FileRecord(file.size, digest_of_blocks(file.digests))
+
+
+def _indexed(item: WriteItem, offset: int, length: int) -> IndexItem:
+    if item.tensor_data is None:
+        return IndexItem(item.index.fqn, offset, length)
+    chunk, dtype = item.tensor_data.chunk, str(item.tensor_data.properties.dtype).removeprefix("torch.")
+    return IndexItem(item.index.fqn, offset, length, dtype, tuple(chunk.sizes), tuple(chunk.offsets))
+
+
+def _framed(tensor: torch.Tensor) -> BytesIO:
+    tensor = tensor.detach().cpu()
+    if tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size():
+        tensor = tensor.clone()  # torch.save writes the whole storage, of which this is a view
+    stream = BytesIO()
+    torch.save(tensor, stream)
+    return stream

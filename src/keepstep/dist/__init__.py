@@ -1,0 +1,1 @@
+"""The ranks of a job: how they meet, agree and share facts."""

@@ -1,0 +1,38 @@
+"""Join the world that a launcher (torchrun, SLURM, Ray) describes in the environment, and leave it."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.distributed as dist
+
+from keepstep.dist.world import DEFAULT_TIMEOUT
+
+
+def pick_device() -> torch.device:
+    """The GPU of this local rank, or the CPU."""
+    if torch.cuda.is_available():
+        return torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    return torch.device("cpu")
+
+
+@contextmanager
+def process_group() -> Iterator[torch.device]:
+    """Be part of the launcher's world for the duration of the body. Without a launcher it does nothing.
+
+    Yields:
+        The device of this rank.
+    """
+    device = pick_device()
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
+        yield device
+        return
+    backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+    dist.init_process_group(backend, timeout=DEFAULT_TIMEOUT)
+    try:
+        yield device
+    finally:
+        dist.destroy_process_group()

@@ -1,0 +1,74 @@
+"""Every error that keepstep raises on purpose. Each is also the built-in that a caller would expect.
+
+`exit_code` is what the command line returns for the error.
+"""
+
+
+class KeepstepError(Exception):
+    """The root of the tree: catch this to catch all of them."""
+
+    exit_code = 1
+
+
+class ConfigError(KeepstepError, ValueError):
+    """A configuration, a provider or a command line that cannot work. Nothing was started."""
+
+    exit_code = 2
+
+
+class StateError(KeepstepError, ValueError):
+    """Registered state that cannot be saved, or does not fit the checkpoint."""
+
+
+class UnsupportedStateError(StateError, TypeError):
+    """A Python value of a type that keepstep does not store. The message names its path."""
+
+
+class StateMismatchError(StateError):
+    """The checkpoint and the registered state do not hold the same things. Nothing was changed."""
+
+
+class ReplicaMismatchError(StateError):
+    """A value that is declared the same on all ranks differs. The message names key and ranks."""
+
+
+class RankFailedError(KeepstepError, RuntimeError):
+    """One rank failed in a phase that all ranks share; all of them raise this same error.
+
+    Attributes:
+        rank: the rank that failed first by number.
+        phase: what it was doing.
+    """
+
+    def __init__(self, message: str, *, rank: int, phase: str) -> None:
+        super().__init__(message)
+        self.rank = rank
+        self.phase = phase
+
+
+class SaveError(RankFailedError):
+    """A save failed. Nothing was committed; earlier checkpoints are untouched."""
+
+
+class ResumeError(RankFailedError):
+    """A resume failed on at least one rank."""
+
+
+class CheckpointNotFoundError(KeepstepError, FileNotFoundError):
+    """The checkpoint that was asked for does not exist."""
+
+
+class CouldNotLookError(KeepstepError, OSError):
+    """The folder could not be listed or read. This is never taken for an empty folder."""
+
+
+class DamagedCheckpointError(KeepstepError, ValueError):
+    """Checkpoints exist, and none of them is complete and unchanged."""
+
+    exit_code = 4
+
+
+class StopRequested(KeepstepError, RuntimeError):
+    """A stop was requested and the state of this step is saved. Running the job again continues."""
+
+    exit_code = 75

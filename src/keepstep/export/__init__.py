@@ -1,0 +1,1 @@
+"""Model states outside of checkpoints: safetensors in and out."""

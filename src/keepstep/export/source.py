@@ -1,0 +1,87 @@
+"""Fills a model from a safetensors model state (`source_checkpoint`)."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import nn
+from torch.distributed.tensor import DTensor
+
+from keepstep.errors import ConfigError, StateMismatchError
+from keepstep.state.names import named_tensors
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+_SHOWN = 5
+
+
+def find_files(source: str | Path) -> list[Path]:
+    """The safetensors files of a model state: a file, or a folder with one, or with an index of several.
+
+    Raises:
+        ConfigError: there is no such model state.
+    """
+    path = Path(source)
+    if path.is_file():
+        return [path]
+    if (path / SINGLE_FILE).is_file():
+        return [path / SINGLE_FILE]
+    if (path / INDEX_FILE).is_file():
+        names = set(json.loads((path / INDEX_FILE).read_text())["weight_map"].values())
+        files = [path / name for name in sorted(names)]
+        absent = [file for file in files if not file.is_file()]
+        if absent:
+            raise ConfigError(f"source_checkpoint = {source}: {absent[0]} is named in the index and missing")
+        return files
+    raise ConfigError(
+        f"source_checkpoint = {source}: no model state there; it must be a .safetensors file or a folder with "
+        f"{SINGLE_FILE} or {INDEX_FILE}"
+    )
+
+
+def load_source(source: str | Path, models: Sequence[nn.Module], *, only: set[str] | None = None) -> None:
+    """Copy a model state into the models, in place; every rank takes its own shards.
+
+    Args:
+        source: see `find_files`.
+        models: model stages.
+        only: names to fill; None fills all.
+
+    Raises:
+        ConfigError: the model state is missing or not readable.
+        StateMismatchError: it lacks a name or has another shape; the model may be partly filled.
+    """
+    wanted = {
+        name: value
+        for name, value in named_tensors(models)
+        if isinstance(value, torch.Tensor) and (only is None or name in only)
+    }
+    for file in find_files(source):
+        try:
+            with safe_open(file, framework="pt") as content:
+                for name in set(content.keys()) & wanted.keys():
+                    _copy(wanted.pop(name), content.get_tensor(name), name, source)
+        except SafetensorError as error:
+            raise ConfigError(f"source_checkpoint = {source}: {file} is not readable: {error}") from error
+    if wanted:
+        names = sorted(wanted)
+        more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+        raise StateMismatchError(f"source_checkpoint = {source} lacks {', '.join(names[:_SHOWN])}{more}")
+
+
+def _copy(target: torch.Tensor, value: torch.Tensor, name: str, source: str | Path) -> None:
+    if target.shape != value.shape:
+        raise StateMismatchError(
+            f"source_checkpoint = {source}: {name} has shape {tuple(value.shape)}, the model has {tuple(target.shape)}"
+        )
+    with torch.no_grad():
+        if isinstance(target, DTensor):
+            for chunk in target.__create_chunk_list__():
+                part = value
+                for dim, (offset, size) in enumerate(zip(chunk.offsets, chunk.sizes, strict=True)):
+                    part = part.narrow(dim, min(offset, value.shape[dim]), size)
+                target.to_local().copy_(part)
+        else:
+            target.copy_(value)

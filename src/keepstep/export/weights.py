@@ -1,0 +1,109 @@
+"""From a checkpoint to a safetensors model state, atomically. Needs no model code and no GPU."""
+
+import json
+import os
+from pathlib import Path
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+
+from keepstep.dcp.metadata import read_metadata, stored_keys
+from keepstep.dcp.reader import read
+from keepstep.errors import ConfigError
+from keepstep.export.source import SINGLE_FILE, find_files
+from keepstep.plan import layout
+from keepstep.state.component import under
+from keepstep.storage.local import make_folders, publish, remove_tree, replace_text, sync_folder
+from keepstep.storage.survey import inspect
+
+RECORD_FILE = "keepstep.json"
+_PREFIX = "model"
+
+
+def export(checkpoint: Path, target: Path, source: str | None = None) -> None:
+    """Write the model of a checkpoint to `<target>/model.safetensors`; the folder appears when it is complete.
+
+    Args:
+        checkpoint: a `save-<step>` folder.
+        target: the folder to make. An earlier export there is replaced in one step; anything else is refused.
+        source: where parameters come from that a trainable-only checkpoint does not hold.
+
+    Raises:
+        ConfigError: `target` holds something that is no export, or `source` is no model state.
+    """
+    _refuse_foreign(target)
+    weights = _weights(checkpoint)
+    if source is not None:
+        weights = {**_others(source, set(weights)), **weights}
+    make_folders(target.parent)
+    scratch = target.with_name(f".{target.name}.keepstep-tmp")
+    remove_tree(scratch)
+    scratch.mkdir()
+    try:
+        identity = identity_of(checkpoint)
+        metadata = {"format": "pt", **{f"keepstep.{key}": str(value) for key, value in identity.items()}}
+        save_file(weights, scratch / SINGLE_FILE, metadata)
+        _sync_file(scratch / SINGLE_FILE)
+        replace_text(scratch / RECORD_FILE, json.dumps(identity, indent=1) + "\n")
+        sync_folder(scratch)
+        publish(scratch, target)
+    finally:
+        remove_tree(scratch)
+
+
+def identity_of(checkpoint: Path) -> dict[str, str | int]:
+    """What tells one checkpoint's export from another's: step, and the digest of its manifest."""
+    step = layout.step_of(checkpoint.name)
+    manifest = json.loads((checkpoint / layout.MANIFEST).read_text())
+    return {"step": step if step is not None else -1, "checkpoint": str(manifest["digest"])}
+
+
+def is_exported(checkpoint: Path, target: Path) -> bool:
+    """Whether `target` is the export of this very checkpoint."""
+    try:
+        record = json.loads((target / RECORD_FILE).read_text())
+    except (FileNotFoundError, NotADirectoryError, ValueError):
+        return False
+    return bool(record == identity_of(checkpoint)) and (target / SINGLE_FILE).is_file()
+
+
+def _refuse_foreign(target: Path) -> None:
+    if not os.path.lexists(target) or (target / RECORD_FILE).is_file():
+        return
+    if target.is_dir() and not any(target.iterdir()):
+        return
+    raise ConfigError(f"export to {target}: something that is no export of keepstep lies there; choose another folder")
+
+
+def _weights(checkpoint: Path) -> dict[str, torch.Tensor]:
+    step = layout.step_of(checkpoint.name)
+    if step is None or inspect(checkpoint, step).manifest is None:
+        raise ConfigError(f"{checkpoint} is not a checkpoint of keepstep (a save-<step> folder with a manifest)")
+    metadata = read_metadata(checkpoint)
+    tensors = {
+        key: torch.empty(what.shape, dtype=what.dtype)
+        for key, what in under(_PREFIX, stored_keys(metadata)).items()
+        if what.shape is not None
+    }
+    read(checkpoint, tensors, (), metadata)
+    return {key.removeprefix(f"{_PREFIX}."): tensor for key, tensor in tensors.items()}
+
+
+def _others(source: str, held: set[str]) -> dict[str, torch.Tensor]:
+    found: dict[str, torch.Tensor] = {}
+    for file in find_files(source):
+        try:
+            with safe_open(file, framework="pt") as content:
+                found |= {name: content.get_tensor(name) for name in set(content.keys()) - held}
+        except SafetensorError as error:
+            raise ConfigError(f"{file} is not readable: {error}") from error
+    return found
+
+
+def _sync_file(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,1 @@
+"""keepstep inside other trainers."""

@@ -1,0 +1,1 @@
+"""Whole jobs from a configuration: training and inference."""

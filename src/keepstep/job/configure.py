@@ -1,0 +1,102 @@
+"""Builds the parts of a job from its configuration. What cannot work is refused here, before the first step."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from keepstep.config.job import JobConfig
+from keepstep.config.mesh import MeshConfig
+from keepstep.config.training import BatchingConfig, ModelStageFactoryConfig, OptimizerConfig
+from keepstep.dist.mesh import MeshShape, solve_mesh
+from keepstep.errors import ConfigError
+from keepstep.export.source import find_files, load_source
+from keepstep.plan.batching import BatchingError, Division, divide
+from keepstep.plan.schedule import ScheduleError, segments
+from keepstep.provenance.record import RunFacts
+from keepstep.state.names import named_tensors
+
+
+def divide_batches(batching: BatchingConfig, mesh: MeshConfig, world_size: int) -> tuple[MeshShape, Division]:
+    """Mesh and batches for this world. Raises ConfigError, with what would work, when they don't fit."""
+    shape = solve_mesh(mesh, world_size)
+    try:
+        return shape, divide(batching.global_batch_size, batching.microbatch_size, shape.data_parallel)
+    except BatchingError as error:
+        raise ConfigError(f"batching: {error}") from None
+
+
+def check(config: JobConfig, world_size: int) -> None:
+    """Refuse what can be told from the configuration alone."""
+    section = config.trainer or config.inference
+    if section is None:
+        raise ConfigError("the job has neither a trainer nor an inference section")
+    divide_batches(section.batching, config.mesh, world_size)
+    if config.trainer is not None:
+        if config.trainer.export_to is not None and section.checkpointing.period_steps == "disable":
+            raise ConfigError(
+                'trainer.export_to needs the last checkpoint, but checkpointing.period_steps is "disable"'
+            )
+        try:
+            segments(config.trainer.lr_scheduler, config.trainer.total_steps)
+        except ScheduleError as error:
+            raise ConfigError(f"trainer.lr_scheduler.phases: {error}") from None
+
+
+def build_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.Optimizer:
+    """A built-in optimizer over the parameters that require gradients."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    if not parameters:
+        raise ConfigError("the model has no parameter that requires gradients, so there is nothing to train")
+    match config.kind:
+        case "adamw":
+            return torch.optim.AdamW(
+                parameters, lr=config.lr, betas=config.betas, eps=config.eps, weight_decay=config.weight_decay
+            )
+        case "sgd":
+            return torch.optim.SGD(parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
+
+
+def load_weights(config: ModelStageFactoryConfig, model: nn.Module, *, fresh: bool) -> None:
+    """Fill the model from source_checkpoint: everything at a fresh start; at a resume only what checkpoints lack."""
+    if config.source_checkpoint is None:
+        return
+    if fresh:
+        load_source(config.source_checkpoint, [model])
+    elif config.checkpoint_only_trainable_parameters:
+        frozen = {
+            name
+            for name, value in named_tensors([model])
+            if not (isinstance(value, nn.Parameter) and value.requires_grad)
+        }
+        load_source(config.source_checkpoint, [model], only=frozen)
+
+
+def check_source(config: ModelStageFactoryConfig) -> None:
+    """Refuse a source_checkpoint that is not there."""
+    if config.source_checkpoint is not None:
+        find_files(config.source_checkpoint)
+
+
+def run_folder(config: JobConfig) -> Path:
+    """The folder that holds the job's checkpoints."""
+    if config.trainer is not None:
+        return Path(config.trainer.checkpointing.save_dir) / config.trainer.run.name
+    if config.inference is not None:
+        return Path(config.inference.checkpointing.save_dir)
+    raise ConfigError("the job has neither a trainer nor an inference section")
+
+
+def run_facts(config: JobConfig, shape: MeshShape) -> RunFacts:
+    """What run.json says of the job."""
+    section = config.trainer or config.inference
+    content: dict[str, Any] = config.model_dump(mode="json")
+    return RunFacts(
+        run_name=config.trainer.run.name if config.trainer else None,
+        config=content,
+        seed=section.determinism.base_seed if section else None,
+        base_model=section.model_stage_factory.source_checkpoint if section else None,
+        global_batch_size=section.batching.global_batch_size if section else None,
+        mesh={"data_parallel_replicate": shape.replicate, "data_parallel_shard": shape.shard},
+    )

@@ -1,0 +1,165 @@
+"""The inference job: its loop, and nothing else."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from keepstep.checkpoint.checkpointer import Checkpointer
+from keepstep.checkpoint.resume import look
+from keepstep.config.job import JobConfig
+from keepstep.data.loader import GlobalBatchLoader
+from keepstep.dist.agree import agreed
+from keepstep.dist.launch import process_group
+from keepstep.dist.mesh import make_mesh
+from keepstep.dist.world import World, current_world
+from keepstep.errors import ConfigError
+from keepstep.export.weights import identity_of
+from keepstep.job import configure
+from keepstep.job.determinism import be_deterministic, seed_all
+from keepstep.job.parallel import parallelize
+from keepstep.job.progress import progress_bar
+from keepstep.job.protocols import JobContext
+from keepstep.job.providers import Providers, resolve
+from keepstep.job.stop import leave_if_asked
+from keepstep.plan import layout
+from keepstep.plan.resume import Start
+from keepstep.state.job_state import JobState
+from keepstep.storage.local import make_folders, replace_text
+
+logger = logging.getLogger("keepstep")
+
+ALREADY_COMPLETE = "Inference is already complete, nothing to do"
+
+
+class InferenceJob:
+    """An inference job from its configuration: one pass over the data set. `run` is called by every rank.
+
+    Results are collected in the task's state, which is committed together with the position: whatever dies, each
+    sample is in the output once, in input order.
+
+    Args:
+        config: a job with an inference section.
+
+    Raises:
+        ConfigError: it has none, or a provider does not import.
+    """
+
+    def __init__(self, config: JobConfig) -> None:
+        if config.inference is None:
+            raise ConfigError("this job has no inference section; `keepstep train` runs training jobs")
+        self.config = config
+        self.inference = config.inference
+        self.folder = configure.run_folder(config)
+        self._providers: Providers = resolve(config.providers)
+
+    def run(self) -> None:
+        """Process what is not processed yet, write the output, or do nothing if all is there.
+
+        Raises:
+            ConfigError: the configuration does not fit the world.
+            StopRequested: a signal came; the state of the last step is saved.
+            KeepstepError: see `Checkpointer`.
+        """
+        with process_group() as device:
+            world = current_world()
+            configure.check(self.config, world.size)
+            seed_all(self.inference.determinism.base_seed)
+            context = JobContext(self.config, device, world.rank, world.size)
+            shape, division = configure.divide_batches(self.inference.batching, self.config.mesh, world.size)
+            loader = GlobalBatchLoader(
+                self._providers.dataset(context),
+                division,
+                world.rank,
+                seed=0,
+                shuffle=False,
+                epochs=1,
+                num_workers=self.inference.num_workers,
+            )
+            total = loader.steps or 0
+            decision = look(self.folder, world)
+            done = decision.start is Start.RESUME and decision.candidates[0] >= total
+            if done and world.broadcast(self._has_output(decision.candidates[0])):
+                if world.rank == 0:
+                    logger.info(ALREADY_COMPLETE)
+                return
+            self._infer(context, loader, world, shape, total)
+
+    def _infer(self, context: JobContext, loader: GlobalBatchLoader, world: World, shape: Any, total: int) -> None:
+        be_deterministic()
+        factory = self.inference.model_stage_factory
+        configure.check_source(factory)
+        model: nn.Module = self._providers.model(context).to(context.device)
+        if shape.shard > 1:
+            model = parallelize(model, make_mesh(shape, context.device))
+        model.eval()
+        task = self._providers.task(context)
+        seed_all(self.inference.determinism.base_seed, world.rank)
+        state = JobState(
+            model=model, data=loader, task=task, only_trainable_parameters=factory.checkpoint_only_trainable_parameters
+        )
+        facts = configure.run_facts(self.config, shape)
+        checkpointer = Checkpointer(self.inference.checkpointing, state, None, total or None, facts=facts, world=world)
+        with checkpointer:
+            start = checkpointer.resume()
+            configure.load_weights(factory, model, fresh=start == 0)
+            self._loop(model, task, loader, start, total, checkpointer, world)
+        self._write_output(task, total, world)
+
+    def _loop(
+        self,
+        model: nn.Module,
+        task: Any,
+        loader: GlobalBatchLoader,
+        start: int,
+        total: int,
+        checkpointer: Checkpointer,
+        world: World,
+    ) -> None:
+        batches = iter(loader)
+        with torch.inference_mode(), progress_bar("inference", start, total, shown=world.rank == 0) as advance:
+            for step in range(start + 1, total + 1):
+                own: list[Any] = []
+                for micro in next(batches):
+                    results = list(task.predict(model, micro.data))
+                    own += results[: micro.samples]
+                task.collect([result for part in world.gather(own) for result in part])
+                if world.rank == 0 and (step % self.inference.logging.period_steps == 0 or step == total):
+                    logger.info("step %d/%d  %d samples done", step, total, loader.position)
+                advance("")
+                checkpointer.save_if_due(step)
+                leave_if_asked(checkpointer, step, total)
+
+    def _write_output(self, task: Any, total: int, world: World) -> None:
+        target = self.inference.output_to
+        if target is None:
+            return
+        with agreed(world, f"writing {target}"):
+            if world.rank == 0:
+                make_folders(Path(target).parent)
+                replace_text(Path(target), task.result())
+                # Written second: an output without its record is made again.
+                replace_text(_record_of(Path(target)), json.dumps(self._identity(total)) + "\n")
+                logger.info("wrote %s", target)
+
+    def _has_output(self, step: int) -> bool:
+        target = self.inference.output_to
+        if target is None:
+            return True
+        try:
+            return Path(target).is_file() and bool(
+                json.loads(_record_of(Path(target)).read_text()) == self._identity(step)
+            )
+        except (FileNotFoundError, ValueError):
+            return False
+
+    def _identity(self, step: int) -> dict[str, str | int]:
+        checkpoint = self.folder / layout.checkpoint_name(step)
+        return identity_of(checkpoint) if checkpoint.is_dir() else {"step": step}
+
+
+def _record_of(output: Path) -> Path:
+    return output.with_name(f".{output.name}.keepstep.json")

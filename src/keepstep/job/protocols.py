@@ -1,0 +1,70 @@
+"""What a user's providers return, as small protocols. Each provider is a function of a `JobContext`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import nn
+
+from keepstep.config.job import JobConfig
+
+
+@dataclass(frozen=True)
+class JobContext:
+    """What a provider is given.
+
+    Attributes:
+        config: the whole configuration of the job.
+        device: this rank's device.
+        rank, world_size: this rank's place.
+    """
+
+    config: JobConfig
+    device: torch.device
+    rank: int
+    world_size: int
+
+
+class MapDataset(Protocol):
+    """A map-style data set. A `collate(samples)` method, if there is one, makes a batch."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: int, /) -> Any: ...
+
+
+class TrainTask(Protocol):
+    """What is learnt. May have `state_dict` and `load_state_dict`; then its state is saved."""
+
+    def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
+        """The mean loss over the samples of one micro-batch, as a scalar to differentiate."""
+
+
+class InferenceTask(Protocol):
+    """What is computed. Must have `state_dict` and `load_state_dict`: what it collected is saved with the position."""
+
+    def predict(self, model: nn.Module, batch: Any) -> Sequence[Any]:
+        """One plain Python result for each sample of one micro-batch, in order."""
+
+    def collect(self, results: Sequence[Any]) -> None:
+        """Take the results of one global batch, in input order. Called on every rank with the same results."""
+
+    def result(self) -> str:
+        """The text of the output file, when all samples are done."""
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state: Any, /) -> Any: ...
+
+
+class LRScheduler(Protocol):
+    """A learning-rate scheduler, stepped once after each optimizer step."""
+
+    def step(self) -> Any: ...
+
+    def get_last_lr(self) -> Sequence[Any]: ...
+
+    def state_dict(self) -> Any: ...
+
+    def load_state_dict(self, state: Any, /) -> Any: ...

@@ -1,0 +1,55 @@
+"""Resolves import paths of providers, before anything is started."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from keepstep.config.job import ProvidersConfig
+from keepstep.errors import ConfigError
+
+Provider = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Providers:
+    """The functions behind the import paths."""
+
+    model: Provider
+    dataset: Provider
+    task: Provider
+    optimizer: Provider | None
+    lr_scheduler: Provider | None
+
+
+def make_importable(job_file: Path) -> None:
+    """Let providers be imported from the job file's folder, and from the working folder."""
+    for folder in (str(Path.cwd()), str(job_file.resolve().parent)):
+        if folder not in sys.path:
+            sys.path.insert(0, folder)
+
+
+def resolve(config: ProvidersConfig) -> Providers:
+    """Import all providers. Raises ConfigError with key, value and cause for one that does not import."""
+    return Providers(**{name: path and _import(f"providers.{name}", path) for name, path in config})
+
+
+def _import(key: str, path: str) -> Provider:
+    module_name, _, attribute = path.partition(":")
+    try:
+        found: Any = import_module(module_name)
+    # An import runs a user's module: whatever it raises means the same here, and the cause is kept.
+    except Exception as error:
+        raise ConfigError(
+            f"{key} = {path!r}: {module_name} does not import: {type(error).__name__}: {error}"
+        ) from error
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise ConfigError(f"{key} = {path!r}: {module_name} has no {attribute}")
+        found = getattr(found, part)
+    if not callable(found):
+        raise ConfigError(f"{key} = {path!r}: must be a function, not a {type(found).__name__}")
+    provider: Provider = found
+    return provider

@@ -1,0 +1,224 @@
+"""The training job: its loop, and nothing else."""
+
+import logging
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from keepstep.checkpoint.checkpointer import Checkpointer
+from keepstep.checkpoint.resume import look
+from keepstep.config.job import JobConfig
+from keepstep.data.loader import GlobalBatchLoader, MicroBatch
+from keepstep.dist.agree import agreed
+from keepstep.dist.launch import process_group
+from keepstep.dist.mesh import make_mesh
+from keepstep.dist.world import World, current_world
+from keepstep.errors import ConfigError
+from keepstep.export.weights import export, is_exported
+from keepstep.job import configure
+from keepstep.job.determinism import be_deterministic, seed_all
+from keepstep.job.lr_schedule import PhaseLR
+from keepstep.job.metrics import MeanLoss
+from keepstep.job.parallel import full_value, parallelize, sync_gradients
+from keepstep.job.progress import progress_bar
+from keepstep.job.protocols import JobContext
+from keepstep.job.providers import Providers, resolve
+from keepstep.job.stop import leave_if_asked
+from keepstep.job.tracker import JsonlTracker
+from keepstep.plan import layout
+from keepstep.plan.resume import ResumeDecision, Start
+from keepstep.state.job_state import JobState
+
+logger = logging.getLogger("keepstep")
+
+ALREADY_COMPLETE = "Training is already complete, nothing to do"
+
+
+class TrainingJob:
+    """A training job from its configuration. `run` starts or resumes it, and is called by every rank.
+
+    Args:
+        config: a job with a trainer section.
+
+    Raises:
+        ConfigError: it has none, or a provider does not import.
+    """
+
+    def __init__(self, config: JobConfig) -> None:
+        if config.trainer is None:
+            raise ConfigError("this job has no trainer section; `keepstep infer` runs inference jobs")
+        self.config = config
+        self.trainer = config.trainer
+        self.folder = configure.run_folder(config)
+        self._providers: Providers = resolve(config.providers)
+
+    def run(self) -> None:
+        """Train up to total_steps, or from the newest checkpoint on, or do nothing if all is there.
+
+        Raises:
+            ConfigError: the configuration does not fit the world.
+            StopRequested: a signal came; the state of the last step is saved.
+            KeepstepError: see `Checkpointer`.
+        """
+        with process_group() as device:
+            world = current_world()
+            configure.check(self.config, world.size)
+            decision = look(self.folder, world)
+            if self._finish_from(decision, world):
+                return
+            self._train(device, world)
+            self._export(self.folder / layout.checkpoint_name(self.trainer.total_steps), world)
+
+    def _finish_from(self, decision: ResumeDecision, world: World) -> bool:
+        """Make what is missing after the last step. Returns whether the training is over."""
+        if decision.start is not Start.RESUME or decision.candidates[0] < self.trainer.total_steps:
+            return False
+        last = decision.candidates[0]
+        if last > self.trainer.total_steps and world.rank == 0:
+            logger.warning("total_steps is %d, and step %d is done already", self.trainer.total_steps, last)
+        if not self._export(self.folder / layout.checkpoint_name(last), world) and world.rank == 0:
+            logger.info(ALREADY_COMPLETE)
+        return True
+
+    def _export(self, checkpoint: Path, world: World) -> bool:
+        """Export the last checkpoint if that is configured and not done. Returns whether it was made now."""
+        target = self.trainer.export_to
+        if target is None or world.broadcast(is_exported(checkpoint, Path(target))):
+            return False
+        with agreed(world, f"exporting {checkpoint} to {target}"):
+            if world.rank == 0:
+                factory = self.trainer.model_stage_factory
+                partial = factory.checkpoint_only_trainable_parameters
+                export(checkpoint, Path(target), factory.source_checkpoint if partial else None)
+                logger.info("exported step %s to %s", layout.step_of(checkpoint.name), target)
+        return True
+
+    def _train(self, device: torch.device, world: World) -> None:
+        trainer = self.trainer
+        be_deterministic()
+        configure.check_source(trainer.model_stage_factory)
+        context = JobContext(self.config, device, world.rank, world.size)
+        shape, division = configure.divide_batches(trainer.batching, self.config.mesh, world.size)
+        seed = trainer.determinism.base_seed
+        seed_all(seed)
+        model: nn.Module = self._providers.model(context).to(device)
+        model = parallelize(model, make_mesh(shape, device))
+        dataset = self._providers.dataset(context)
+        loader = GlobalBatchLoader(
+            dataset,
+            division,
+            world.rank,
+            seed=seed,
+            shuffle=trainer.data.shuffle,
+            num_workers=trainer.data.num_workers,
+        )
+        task = self._providers.task(context)
+        optimizer = self._optimizer(context, model)
+        scheduler = self._scheduler(context, optimizer)
+        metrics = MeanLoss(device)
+        tracker = JsonlTracker(self.folder / "metrics.jsonl", writes=world.rank == 0)
+        state = JobState(
+            model=model,
+            optimizer=optimizer,
+            lr_scheduler=scheduler,
+            data=loader,
+            task=task if hasattr(task, "state_dict") else None,
+            metrics=metrics,
+            tracker=tracker,
+            only_trainable_parameters=trainer.model_stage_factory.checkpoint_only_trainable_parameters,
+        )
+        # Each rank draws its own random numbers (dropout); only the model's first weights are common to all.
+        seed_all(seed, world.rank)
+        checkpointer = Checkpointer(
+            trainer.checkpointing,
+            state,
+            trainer.run.name,
+            trainer.total_steps,
+            facts=configure.run_facts(self.config, shape),
+            world=world,
+        )
+        with checkpointer:
+            start = checkpointer.resume()
+            configure.load_weights(trainer.model_stage_factory, model, fresh=start == 0)
+            loop = _Loop(self, model, task, optimizer, scheduler, metrics, tracker, world)
+            loop.run(iter(loader), start, checkpointer)
+        tracker.close()
+
+    def _optimizer(self, context: JobContext, model: nn.Module) -> torch.optim.Optimizer:
+        if self._providers.optimizer is None:
+            return configure.build_optimizer(self.trainer.optimizer, model)
+        optimizer: torch.optim.Optimizer = self._providers.optimizer(context, model)
+        return optimizer
+
+    def _scheduler(self, context: JobContext, optimizer: torch.optim.Optimizer) -> Any:
+        if self._providers.lr_scheduler is None:
+            return PhaseLR(optimizer, self.trainer.lr_scheduler, self.trainer.total_steps)
+        return self._providers.lr_scheduler(context, optimizer)
+
+
+class _Loop:
+    """Forward, backward, step, log, save; until the last step or a stop."""
+
+    def __init__(
+        self,
+        job: TrainingJob,
+        model: nn.Module,
+        task: Any,
+        optimizer: torch.optim.Optimizer,
+        scheduler: Any,
+        metrics: MeanLoss,
+        tracker: JsonlTracker,
+        world: World,
+    ) -> None:
+        self._trainer = job.trainer
+        self._model, self._task = model, task
+        self._optimizer, self._scheduler = optimizer, scheduler
+        self._metrics, self._tracker = metrics, tracker
+        self._world = world
+
+    def run(self, batches: Iterator[list[MicroBatch]], start: int, checkpointer: Checkpointer) -> None:
+        total = self._trainer.total_steps
+        self._model.train()
+        begun = time.monotonic()
+        with progress_bar(self._trainer.run.name, start, total, shown=self._world.rank == 0) as advance:
+            for step in range(start + 1, total + 1):
+                rates = self._scheduler.get_last_lr()
+                self._metrics.update(self._step(next(batches)))
+                text = ""
+                if step % self._trainer.logging.period_steps == 0 or step == total:
+                    text = self._log(step, rates, (step - start) / (time.monotonic() - begun))
+                advance(text)
+                checkpointer.save_if_due(step)
+                leave_if_asked(checkpointer, step, total)
+
+    def _step(self, batch: list[MicroBatch]) -> torch.Tensor:
+        """One optimizer step over a global batch. Returns its mean loss over all ranks."""
+        losses = []
+        for number, micro in enumerate(batch):
+            sync_gradients(self._model, number == len(batch) - 1)
+            loss = self._task.loss(self._model, micro.data) / len(batch)
+            loss.backward()
+            losses.append(loss.detach())
+        if self._trainer.max_gradient_norm is not None:
+            nn.utils.clip_grad_norm_(self._model.parameters(), self._trainer.max_gradient_norm)
+        self._optimizer.step()
+        self._scheduler.step()
+        self._optimizer.zero_grad()
+        mean = torch.stack([full_value(loss).double() for loss in losses]).sum()
+        if self._world.size > 1:
+            dist.all_reduce(mean)
+            mean /= self._world.size
+        return mean
+
+    def _log(self, step: int, rates: Any, speed: float) -> str:
+        loss = self._metrics.read()
+        self._tracker.log({"step": step, "loss": loss, "lr": float(rates[0])})
+        text = f"loss {loss:.4f}  lr {float(rates[0]):.3g}  {speed:.2f} steps/s"
+        if self._world.rank == 0:
+            logger.info("step %d/%d  %s", step, self._trainer.total_steps, text)
+        return text

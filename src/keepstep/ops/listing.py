@@ -1,0 +1,77 @@
+"""Lists a run's folder."""
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from keepstep.errors import CouldNotLookError
+from keepstep.plan import layout
+from keepstep.storage.survey import SurveyedCheckpoint, survey
+
+
+@dataclass(frozen=True)
+class ListedCheckpoint:
+    """A `save-<step>` folder. `problem` is empty for a complete one."""
+
+    step: int
+    path: str
+    condition: str
+    problem: str
+    size: int | None
+    world_size: int | None
+    attempt: int | None
+    created_at: str | None
+
+
+@dataclass(frozen=True)
+class Listing:
+    """A run's folder. `runs` are folders inside it that hold checkpoints themselves."""
+
+    folder: str
+    checkpoints: tuple[ListedCheckpoint, ...]
+    leftovers: tuple[str, ...]
+    foreign: tuple[str, ...]
+    runs: tuple[str, ...]
+
+
+def list_folder(folder: Path) -> Listing:
+    """List checkpoints, oldest first, complete or not.
+
+    Raises:
+        CouldNotLookError: there is no such folder, or it cannot be read.
+    """
+    if not folder.exists():
+        raise CouldNotLookError(f"{folder}: there is no such folder")
+    found = survey(folder)
+    listed = tuple(_listed(checkpoint) for checkpoint in found.checkpoints)
+    runs = () if listed else tuple(name for name in found.foreign if _holds_checkpoints(folder / name))
+    return Listing(str(folder), listed, found.leftovers, found.foreign, runs)
+
+
+def read_record(checkpoint: Path) -> dict[str, Any]:
+    """A checkpoint's run record; empty when it is missing or damaged."""
+    try:
+        record = json.loads((checkpoint / layout.RUN_RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
+
+
+def _listed(checkpoint: SurveyedCheckpoint) -> ListedCheckpoint:
+    manifest, found = checkpoint.manifest, checkpoint.found
+    created_at = read_record(checkpoint.path).get("created_at")
+    return ListedCheckpoint(
+        step=found.step,
+        path=str(checkpoint.path),
+        condition=found.condition.value,
+        problem=found.problem,
+        size=manifest.size if manifest else None,
+        world_size=manifest.world_size if manifest else None,
+        attempt=manifest.attempt if manifest else None,
+        created_at=created_at if isinstance(created_at, str) else None,
+    )
+
+
+def _holds_checkpoints(folder: Path) -> bool:
+    return folder.is_dir() and any(layout.step_of(child.name) is not None for child in folder.iterdir())

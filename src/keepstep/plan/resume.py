@@ -1,0 +1,76 @@
+"""From what a listing found to what a start does."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Condition(Enum):
+    """What a `save-<step>` folder is, judged by its manifest and file sizes."""
+
+    COMPLETE = "complete"
+    INCOMPLETE = "incomplete"
+    DAMAGED = "damaged"
+
+
+@dataclass(frozen=True)
+class Found:
+    """A `save-<step>` folder. `problem` says what is wrong with one that is not complete."""
+
+    step: int
+    condition: Condition
+    problem: str = ""
+
+
+class Start(Enum):
+    """How a job starts."""
+
+    FRESH = "fresh"
+    RESUME = "resume"
+    NOT_FOUND = "not found"
+    NOTHING_GOOD = "nothing good"
+
+
+@dataclass(frozen=True)
+class ResumeDecision:
+    """What a start does.
+
+    Attributes:
+        start: how the job starts.
+        candidates: steps to try, best first; empty unless start is RESUME.
+        ignored: folders that look like checkpoints and are passed over; newest first.
+        reason: one sentence for the log or the error.
+    """
+
+    start: Start
+    candidates: tuple[int, ...]
+    ignored: tuple[Found, ...]
+    reason: str
+
+
+def decide(found: Sequence[Found], requested: int | None = None) -> ResumeDecision:
+    """Choose what to resume from: the requested step and no other, else the newest complete one.
+
+    A `save-<step>` without a manifest never was committed: it does not stand against a fresh start. One whose manifest
+    exists but which is damaged does: starting from scratch beside it would throw a run away silently.
+    """
+    newest_first = sorted(found, key=lambda f: f.step, reverse=True)
+    complete = tuple(f.step for f in newest_first if f.condition is Condition.COMPLETE)
+    bad = tuple(f for f in newest_first if f.condition is not Condition.COMPLETE)
+    if requested is not None:
+        if requested in complete:
+            return ResumeDecision(Start.RESUME, (requested,), (), f"step {requested} was asked for")
+        there = ", ".join(str(step) for step in complete) or "none"
+        wrong = next((f"; save-{f.step} is {f.condition.value}: {f.problem}" for f in bad if f.step == requested), "")
+        return ResumeDecision(
+            Start.NOT_FOUND, (), bad, f"step {requested} was asked for; steps that can be resumed: {there}{wrong}"
+        )
+    if complete:
+        ignored = tuple(f for f in bad if f.step > complete[0])
+        return ResumeDecision(Start.RESUME, complete, ignored, f"step {complete[0]} is the newest complete checkpoint")
+    damaged = [f for f in bad if f.condition is Condition.DAMAGED]
+    if damaged:
+        return ResumeDecision(
+            Start.NOTHING_GOOD, (), bad, "; ".join(f"save-{f.step}: {f.problem}" for f in damaged[:3])
+        )
+    return ResumeDecision(Start.FRESH, (), bad, "there is no checkpoint")

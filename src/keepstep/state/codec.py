@@ -1,0 +1,226 @@
+"""Python state as plain trees: what can be stored, and how it comes back exactly.
+
+A plain tree holds None, bool, int, float, str, bytes, list, tuple and dict only; other types of the listed ones are
+tagged dicts. Tensors are taken out and stored under keys of their own. Such a tree needs no general unpickling.
+"""
+
+import datetime
+import enum
+import pathlib
+from collections import OrderedDict, deque
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from keepstep.errors import UnsupportedStateError
+
+_TAG = "__keepstep__"
+_PLAIN = (type(None), bool, int, float, str, bytes)
+_MAX_DEPTH = 200
+_TIMES = {kind.__name__: kind for kind in (datetime.datetime, datetime.date, datetime.time)}
+
+C = TypeVar("C", bound=type)
+_declared: dict[str, type] = {}
+
+
+def declare(kind: C) -> C:
+    """Allow values of a dataclass, an enum or a named tuple of yours in saved state. Use it as a decorator.
+
+    Raises:
+        UnsupportedStateError: it is none of these.
+    """
+    if not (is_dataclass(kind) or issubclass(kind, enum.Enum) or _is_named_tuple(kind)):
+        raise UnsupportedStateError(f"{kind.__qualname__} is no dataclass, enum or named tuple")
+    _declared[_class_name(kind)] = kind
+    return kind
+
+
+def encode(value: Any, path: str, tensors: dict[str, torch.Tensor], depth: int = 0) -> Any:
+    """Turn a value into a plain tree.
+
+    Args:
+        value: what to store.
+        path: the key of the value; tensors inside get keys below it.
+        tensors: receives the tensors that were found, by key.
+
+    Raises:
+        UnsupportedStateError: a value of another type, named by its path.
+    """
+    kind = type(value)
+    if kind in _PLAIN:
+        return value
+    if depth > _MAX_DEPTH:
+        raise UnsupportedStateError(f"{path} is nested deeper than {_MAX_DEPTH} levels, or contains itself")
+    if isinstance(value, torch.Tensor):
+        if path in tensors:
+            raise UnsupportedStateError(f"two tensors would be stored under the name {path}")
+        tensors[path] = value
+        return {_TAG: "tensor", "key": path}
+
+    def inner(part: Any, name: object) -> Any:
+        return encode(part, f"{path}.{name}", tensors, depth + 1)
+
+    if kind in (list, tuple):
+        return kind(inner(part, i) for i, part in enumerate(value))
+    if kind is dict:
+        return _encode_dict(value, path, inner)
+    if kind is OrderedDict:
+        return {_TAG: "OrderedDict", "items": _encode_pairs(value, path, inner)}
+    if kind in (set, frozenset):
+        parts = [inner(part, "{}") for part in value]
+        return {_TAG: kind.__name__, "items": sorted(parts, key=repr)}
+    if kind is deque:
+        return {_TAG: "deque", "items": [inner(part, i) for i, part in enumerate(value)], "maxlen": value.maxlen}
+    if _class_name(kind) in _declared:
+        return _encode_declared(value, kind, inner)
+    scalar = _encode_scalar(value, kind)
+    if scalar is None:
+        raise UnsupportedStateError(
+            f"{path} is a {_class_name(kind)}, which cannot be stored safely. Convert it in your state_dict(), or, "
+            "for a dataclass, enum or named tuple of yours, declare it with @keepstep.declare"
+        )
+    return scalar
+
+
+def _encode_dict(value: dict[Any, Any], path: str, inner: Any) -> Any:
+    if _TAG in value or not all(type(key) in _PLAIN for key in value):
+        return {_TAG: "dict", "items": _encode_pairs(value, path, inner)}
+    return {key: inner(part, key) for key, part in value.items()}
+
+
+def _encode_pairs(value: Mapping[Any, Any], path: str, inner: Any) -> list[Any]:
+    return [[inner(key, f"key {i}"), inner(part, key)] for i, (key, part) in enumerate(value.items())]
+
+
+def _encode_declared(value: Any, kind: Any, inner: Any) -> Any:
+    name = _class_name(kind)
+    if issubclass(kind, enum.Enum):
+        return {_TAG: "enum", "class": name, "member": value.name}
+    names = kind._fields if _is_named_tuple(kind) else [field.name for field in fields(kind)]
+    return {_TAG: "declared", "class": name, "fields": {n: inner(getattr(value, n), n) for n in names}}
+
+
+def _encode_scalar(value: Any, kind: type) -> Any:
+    if kind is complex:
+        return {_TAG: "complex", "parts": (value.real, value.imag)}
+    if kind is bytearray:
+        return {_TAG: "bytearray", "data": bytes(value)}
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        data = np.ascontiguousarray(value)
+        return {_TAG: "ndarray", "dtype": value.dtype.str, "shape": value.shape, "data": data.tobytes()}
+    if isinstance(value, np.generic) and not value.dtype.hasobject:
+        return {_TAG: "numpy scalar", "dtype": value.dtype.str, "data": value.tobytes()}
+    if isinstance(value, np.random.Generator):
+        return {_TAG: "numpy generator", "state": encode(dict(value.bit_generator.state), "state", {})}
+    if kind.__name__ in _TIMES and kind is _TIMES[kind.__name__] and getattr(value, "tzinfo", None) is None:
+        return {_TAG: kind.__name__, "text": value.isoformat()}
+    if kind is datetime.timedelta:
+        return {_TAG: "timedelta", "parts": (value.days, value.seconds, value.microseconds)}
+    if isinstance(value, pathlib.PurePath):
+        return {_TAG: "path", "text": str(value)}
+    if kind in (torch.dtype, torch.device, torch.Size):
+        return {_TAG: f"torch {kind.__name__}", "value": tuple(value) if kind is torch.Size else str(value)}
+    return None
+
+
+def decode(tree: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
+    """The value that `encode` was given. Raises UnsupportedStateError for a tag or class that is not known here."""
+    if type(tree) in (list, tuple):
+        return type(tree)(decode(part, tensors) for part in tree)
+    if type(tree) is not dict:
+        return tree
+    if _TAG not in tree:
+        return {key: decode(part, tensors) for key, part in tree.items()}
+    match tree[_TAG]:
+        case "tensor":
+            return tensors[tree["key"]]
+        case "dict":
+            return {decode(k, tensors): decode(v, tensors) for k, v in tree["items"]}
+        case "OrderedDict":
+            return OrderedDict((decode(k, tensors), decode(v, tensors)) for k, v in tree["items"])
+        case "set":
+            return {decode(part, tensors) for part in tree["items"]}
+        case "frozenset":
+            return frozenset(decode(part, tensors) for part in tree["items"])
+        case "deque":
+            return deque((decode(part, tensors) for part in tree["items"]), tree["maxlen"])
+        case "enum":
+            return _class_of(tree["class"])[tree["member"]]
+        case "declared":
+            return _decode_declared(_class_of(tree["class"]), decode(tree["fields"], tensors))
+        case _:
+            return _decode_scalar(tree)
+
+
+def _decode_declared(kind: Any, values: dict[str, Any]) -> Any:
+    if _is_named_tuple(kind):
+        return kind(**values)
+    value = object.__new__(kind)
+    for name, part in values.items():
+        object.__setattr__(value, name, part)
+    return value
+
+
+def _decode_scalar(tree: dict[str, Any]) -> Any:
+    match tree[_TAG]:
+        case "complex":
+            return complex(*tree["parts"])
+        case "bytearray":
+            return bytearray(tree["data"])
+        case "ndarray":
+            return np.frombuffer(tree["data"], np.dtype(tree["dtype"])).reshape(tree["shape"]).copy()
+        case "numpy scalar":
+            return np.frombuffer(tree["data"], np.dtype(tree["dtype"]))[0]
+        case "numpy generator":
+            return _decode_generator(decode(tree["state"], {}))
+        case "datetime" | "date" | "time" as name:
+            return _TIMES[name].fromisoformat(tree["text"])
+        case "timedelta":
+            return datetime.timedelta(*tree["parts"])
+        case "path":
+            return pathlib.Path(tree["text"])
+        case "torch dtype":
+            return getattr(torch, tree["value"].removeprefix("torch."))
+        case "torch device":
+            return torch.device(tree["value"])
+        case "torch Size":
+            return torch.Size(tree["value"])
+        case other:
+            raise UnsupportedStateError(f"the checkpoint holds a value of the unknown kind {other!r}")
+
+
+def _decode_generator(state: dict[str, Any]) -> np.random.Generator:
+    name = state["bit_generator"]
+    if name not in ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"):
+        raise UnsupportedStateError(f"the checkpoint holds an unknown NumPy bit generator {name!r}")
+    bits = getattr(np.random, name)()
+    bits.state = state
+    return np.random.Generator(bits)
+
+
+def tensor_keys(tree: Any) -> set[str]:
+    """The keys of the tensors that a plain tree points to."""
+    if type(tree) in (list, tuple):
+        return set().union(*(tensor_keys(part) for part in tree))
+    if type(tree) is not dict:
+        return set()
+    if tree.get(_TAG) == "tensor":
+        return {tree["key"]}
+    return set().union(*(tensor_keys(part) for part in tree.values()))
+
+
+def _is_named_tuple(kind: type) -> bool:
+    return issubclass(kind, tuple) and hasattr(kind, "_fields")
+
+
+def _class_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _class_of(name: str) -> Any:
+    if name not in _declared:
+        raise UnsupportedStateError(f"the checkpoint holds a {name}; declare the class with @keepstep.declare")
+    return _declared[name]

@@ -1,0 +1,46 @@
+"""What every part of a job's state can do: give its entries, ask for them back, and take them over."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import torch
+
+from keepstep.dcp.entries import Entry, Stored
+
+
+@dataclass
+class LoadRequest:
+    """What a component takes from a checkpoint.
+
+    Attributes:
+        tensors: key to the tensor that is filled, in place.
+        trees: keys of Python trees that are read.
+        missing: what the component needs and the checkpoint lacks, in words.
+        exempt: keys that may stay unread.
+    """
+
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    trees: set[str] = field(default_factory=set)
+    missing: list[str] = field(default_factory=list)
+    exempt: set[str] = field(default_factory=set)
+
+
+class Component(Protocol):
+    """One part of a job's state. Keys are global: they begin with the component's name."""
+
+    name: str
+
+    def collect(self) -> dict[str, Entry]:
+        """Everything to save, now. Changes nothing and draws no random number."""
+
+    def request(self, stored: Mapping[str, Stored]) -> LoadRequest:
+        """What to read, given all keys of a checkpoint. Changes nothing; StateMismatchError is for what cannot be."""
+
+    def apply(self, values: Mapping[str, Any]) -> None:
+        """Take over what was requested: key to filled tensor or Python tree."""
+
+
+def under(prefix: str, stored: Mapping[str, Stored]) -> dict[str, Stored]:
+    """The entries whose key begins with `prefix` and a dot."""
+    return {key: value for key, value in stored.items() if key.startswith(prefix + ".")}

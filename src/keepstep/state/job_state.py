@@ -1,0 +1,161 @@
+"""All state of a job, and the proof that a load restored all of it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from keepstep.dcp.entries import Entry, Scope, Stored
+from keepstep.dist.world import World
+from keepstep.errors import StateError, StateMismatchError
+from keepstep.state.component import Component, LoadRequest
+from keepstep.state.data import DataComponent
+from keepstep.state.model import ModelComponent
+from keepstep.state.names import parameter_names
+from keepstep.state.optimizer import OptimizerComponent
+from keepstep.state.rng import RngComponent
+from keepstep.state.stateful import PerRank, Stateful, StatefulComponent
+
+_SHOWN = 8
+
+
+class JobState:
+    """What a checkpoint of this job holds. Each part may be left out; random states are always held.
+
+    Args:
+        model: a module, or a list of pipeline stages. DDP, FSDP2 and compiled modules are fine as they are.
+        optimizer: one optimizer, or a list.
+        lr_scheduler, task, metrics, tracker: objects with `state_dict` and `load_state_dict`. All ranks must hold the
+            same state, unless wrapped in `PerRank`; of a tracker the main process's state counts.
+        data: a data loader with `state_dict` and `load_state_dict`.
+        only_trainable_parameters: hold only parameters that require gradients.
+        dp_rank, dp_size: place and number on the data-parallel axis; by default rank and world size.
+
+    Raises:
+        StateError: a part is not what its name says.
+    """
+
+    def __init__(
+        self,
+        *,
+        model: nn.Module | Sequence[nn.Module] | None = None,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None = None,
+        lr_scheduler: Any = None,
+        data: Any = None,
+        task: Any = None,
+        metrics: Any = None,
+        tracker: Any = None,
+        only_trainable_parameters: bool = False,
+        dp_rank: int | None = None,
+        dp_size: int | None = None,
+    ) -> None:
+        self._stages = _as_list(model, nn.Module, "model")
+        self._optimizers = _as_list(optimizer, torch.optim.Optimizer, "optimizer")
+        if self._optimizers and not self._stages:
+            raise StateError("an optimizer needs its model: its state is stored under the names of the parameters")
+        objects = {"lr_scheduler": lr_scheduler, "task": task, "metrics": metrics, "tracker": tracker, "data": data}
+        self._objects = {name: part for name, part in objects.items() if part is not None}
+        for name, part in self._objects.items():
+            inner = part.inner if isinstance(part, PerRank) else part
+            if not isinstance(inner, Stateful):
+                raise StateError(f"{name}: a {type(inner).__name__} has no state_dict and load_state_dict methods")
+        self._only_trainable = only_trainable_parameters
+        self._dp = (dp_rank, dp_size)
+
+    def components(self, world: World) -> list[Component]:
+        """The parts, in the order in which they are applied: random states last."""
+        parts: list[Component] = []
+        if self._stages:
+            parts.append(ModelComponent(self._stages, only_trainable=self._only_trainable))
+        if self._optimizers:
+            parts.append(OptimizerComponent(self._optimizers, lambda: parameter_names(self._stages)))
+        for name, part in self._objects.items():
+            if name == "data":
+                dp_rank, dp_size = self._dp
+                rank = world.rank if dp_rank is None else dp_rank
+                parts.append(DataComponent(part, rank, world.size if dp_size is None else dp_size))
+            elif isinstance(part, PerRank):
+                parts.append(StatefulComponent(name, part.inner, f"{name}.rank_{world.rank}", Scope.ONE_RANK))
+            else:
+                scope = Scope.MAIN if name == "tracker" else Scope.EVERY_RANK
+                parts.append(StatefulComponent(name, part, scope=scope))
+        parts.append(RngComponent(world.rank))
+        return parts
+
+
+def collect(components: Sequence[Component]) -> dict[str, Entry]:
+    """All entries of all components. Raises StateError when two claim one key."""
+    entries: dict[str, Entry] = {}
+    for component in components:
+        new = component.collect()
+        for clash in new.keys() & entries.keys():
+            raise StateError(f"two components hold the key {clash}")
+        entries |= new
+    return entries
+
+
+@dataclass
+class LoadPlan:
+    """What every component takes from a checkpoint."""
+
+    requests: list[tuple[Component, LoadRequest]]
+    tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    trees: set[str] = field(default_factory=set)
+
+
+def plan_load(components: Sequence[Component], stored: Mapping[str, Stored], world_keys: frozenset[str]) -> LoadPlan:
+    """Match registered state and checkpoint, before anything is changed.
+
+    Args:
+        components: the parts of the job.
+        stored: all keys of the checkpoint.
+        world_keys: keys that belong to the checkpoint itself and to no component.
+
+    Raises:
+        StateMismatchError: something registered is not in the checkpoint, or the other way round; lists what.
+    """
+    plan = LoadPlan([(component, component.request(stored)) for component in components])
+    exempt = set(world_keys)
+    missing: list[str] = []
+    for component, request in plan.requests:
+        plan.tensors |= request.tensors
+        plan.trees |= request.trees
+        exempt |= request.exempt
+        missing += request.missing
+        rank_prefix = f"{component.name}.rank_"
+        if any(key.startswith(rank_prefix) for key in (*request.trees, *request.tensors)):
+            exempt |= {key for key in stored if key.startswith(rank_prefix)}
+    left = sorted(set(stored) - set(plan.tensors) - plan.trees - exempt)
+    if missing or left:
+        raise StateMismatchError(_mismatch_text(missing, left))
+    return plan
+
+
+def apply(plan: LoadPlan, trees: Mapping[str, Any]) -> None:
+    """Hand every component what it asked for. Tensors of the plan must be filled."""
+    for component, request in plan.requests:
+        component.apply({**request.tensors, **{key: trees[key] for key in request.trees}})
+
+
+def _mismatch_text(missing: list[str], left: list[str]) -> str:
+    lines = ["the checkpoint does not fit the registered state; nothing was changed."]
+    for title, names in (
+        ("Registered, but not in the checkpoint", missing),
+        ("In the checkpoint, but nobody takes it", left),
+    ):
+        if names:
+            more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+            lines.append(f"{title}: {', '.join(names[:_SHOWN])}{more}.")
+    return " ".join(lines)
+
+
+def _as_list(value: Any, kind: type, name: str) -> list[Any]:
+    if value is None:
+        return []
+    parts = list(value) if isinstance(value, list | tuple) else [value]
+    for part in parts:
+        if not isinstance(part, kind):
+            raise StateError(f"{name}: a {type(part).__name__} is no {kind.__name__}")
+    return parts

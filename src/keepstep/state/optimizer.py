@@ -1,0 +1,147 @@
+"""Optimizers by parameter name: `optimizer.state.<fqn>.<slot>` and `optimizer.param_groups.<fqn>.<option>`."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from keepstep.dcp.entries import Entry, Stored
+from keepstep.errors import StateError, StateMismatchError
+from keepstep.state.codec import decode, encode
+from keepstep.state.component import LoadRequest, under
+
+NamesOf = Callable[[], dict[nn.Parameter, str]]
+
+
+class OptimizerComponent:
+    """The state of one or several optimizers, addressed by the names of their parameters, never by position.
+
+    Filling goes straight into `optimizer.state`: no step is taken, so no weight moves; and slots are made from what
+    the checkpoint holds, so the moments arrive in an optimizer that has never stepped.
+    """
+
+    name = "optimizer"
+
+    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], names_of: NamesOf) -> None:
+        self.optimizers = list(optimizers)
+        self._names_of = names_of
+        self._slots: dict[str, tuple[torch.optim.Optimizer, nn.Parameter, str]] = {}
+
+    def collect(self) -> dict[str, Entry]:
+        entries: dict[str, Entry] = {}
+        for optimizer, group, parameter, fqn in self._parameters():
+            for slot, value in optimizer.state.get(parameter, {}).items():
+                self._put(entries, f"{self.name}.state.{fqn}.{slot}", value)
+            for option, value in group.items():
+                if option != "params":
+                    self._put(entries, f"{self.name}.param_groups.{fqn}.{option}", value)
+        return entries
+
+    def request(self, stored: Mapping[str, Stored]) -> LoadRequest:
+        request = LoadRequest()
+        by_prefix = _grouped(under(f"{self.name}.state", stored), self.name + ".state.", self._names_of().values())
+        options = _grouped(
+            under(f"{self.name}.param_groups", stored), self.name + ".param_groups.", self._names_of().values()
+        )
+        for _, _, parameter, fqn in self._parameters():
+            if fqn not in options:
+                request.missing.append(f"{self.name}.param_groups.{fqn} (options of a parameter)")
+                continue
+            for key in options[fqn].values():
+                _ask(request, key, stored[key], None)
+            for key in by_prefix.get(fqn, {}).values():
+                _ask(request, key, stored[key], parameter)
+        return request
+
+    def apply(self, values: Mapping[str, Any]) -> None:
+        names = list(self._names_of().values())
+        state = _grouped(values, self.name + ".state.", names)
+        options = _grouped(values, self.name + ".param_groups.", names)
+        tensors = {key: value for key, value in values.items() if isinstance(value, torch.Tensor)}
+
+        def value_of(key: str) -> Any:
+            return values[key] if key in tensors else decode(values[key], tensors)
+
+        for optimizer, _, parameter, fqn in self._parameters():
+            slots = {slot: value_of(key) for slot, key in state.get(fqn, {}).items()}
+            if slots:
+                optimizer.state[parameter] = slots
+            else:
+                optimizer.state.pop(parameter, None)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                self._apply_options(group, options, value_of)
+
+    def _apply_options(
+        self, group: dict[str, Any], options: Mapping[str, Mapping[str, str]], value_of: Callable[[str], Any]
+    ) -> None:
+        names = self._names_of()
+        found: dict[str, Any] = {}
+        for parameter in group["params"]:
+            for option, key in options[names[parameter]].items():
+                value = value_of(key)
+                if option in found and not _same(found[option], value):
+                    raise StateMismatchError(
+                        f"{key} is {value!r}, but other parameters of the same group have {found[option]!r}: the "
+                        "parameters were grouped in another way when this was saved"
+                    )
+                found[option] = value
+        for option, value in found.items():
+            present = group.get(option)
+            if isinstance(present, torch.Tensor) and isinstance(value, torch.Tensor):
+                present.copy_(value)  # captured graphs and schedulers hold on to the tensor
+            else:
+                group[option] = value
+
+    def _put(self, entries: dict[str, Entry], key: str, value: Any) -> None:
+        tensors: dict[str, torch.Tensor] = {}
+        tree = encode(value, key, tensors)
+        for name, tensor in tensors.items():
+            entries[name] = Entry(tensor.detach())
+        if key not in tensors:
+            entries[key] = Entry(tree)
+
+    def _parameters(self) -> Iterator[tuple[torch.optim.Optimizer, dict[str, Any], nn.Parameter, str]]:
+        names = self._names_of()
+        for optimizer in self.optimizers:
+            for number, group in enumerate(optimizer.param_groups):
+                for position, parameter in enumerate(group["params"]):
+                    if parameter not in names:
+                        raise StateError(
+                            f"parameter {position} of group {number} of the optimizer (shape "
+                            f"{tuple(parameter.shape)}) belongs to no registered model; pass its module as model="
+                        )
+                    yield optimizer, group, parameter, names[parameter]
+
+
+def _grouped(keys: Mapping[str, Any], prefix: str, names: Any) -> dict[str, dict[str, str]]:
+    """Parameter name to slot or option to key. The longest parameter name that fits a key owns it."""
+    known = set(names)
+    grouped: dict[str, dict[str, str]] = {}
+    for key in keys:
+        if not key.startswith(prefix):
+            continue
+        rest = key.removeprefix(prefix)
+        cut = len(rest)
+        while (cut := rest.rfind(".", 0, cut)) > 0:
+            if rest[:cut] in known:
+                grouped.setdefault(rest[:cut], {})[rest[cut + 1 :]] = key
+                break
+    return grouped
+
+
+def _ask(request: LoadRequest, key: str, stored: Stored, like: nn.Parameter | None) -> None:
+    """Request one slot. A slot of the parameter's own shape lives where and how the parameter does."""
+    if stored.shape is None or stored.dtype is None:
+        request.trees.add(key)
+    elif like is not None and stored.shape == like.shape and stored.shape != torch.Size([]):
+        request.tensors[key] = torch.empty_like(like.detach(), dtype=stored.dtype)
+    else:
+        request.tensors[key] = torch.empty(stored.shape, dtype=stored.dtype)
+
+
+def _same(first: Any, second: Any) -> bool:
+    if isinstance(first, torch.Tensor) or isinstance(second, torch.Tensor):
+        return isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor) and torch.equal(first, second)
+    return bool(first == second)

@@ -1,0 +1,145 @@
+"""Files and folders of a local or shared file system, written so that a crash cannot take them back."""
+
+import contextlib
+import ctypes
+import errno
+import os
+import shutil
+from pathlib import Path
+from types import TracebackType
+
+from keepstep.storage.digest import BlockDigester
+
+_WRITE_SIZE = 8 * 1024 * 1024
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+
+
+class DurableFile:
+    """A new file that is written front to back, digested on the way, and on disk when `close` returns.
+
+    Raises FileExistsError when the name is taken: two writers never share a file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.size = 0
+        self.digests = b""
+        self._digester = BlockDigester()
+        self._pending = bytearray()
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+    def write(self, data: bytes | bytearray | memoryview) -> int:
+        """Append bytes. Returns the offset at which they begin."""
+        offset = self.size
+        self._digester.update(data)
+        self.size += len(data)
+        self._pending += data
+        if len(self._pending) >= _WRITE_SIZE:
+            self._flush()
+        return offset
+
+    def close(self) -> None:
+        """Write what is pending and sync the file. Its name is durable only after `sync_folder` of its folder."""
+        self._flush()
+        self.digests = self._digester.finish()
+        os.fsync(self._descriptor)
+        os.close(self._descriptor)
+        self._descriptor = -1
+
+    def _flush(self) -> None:
+        view = memoryview(self._pending)
+        while view:
+            view = view[os.write(self._descriptor, view) :]
+        view.release()
+        self._pending = bytearray()
+
+    def __enter__(self) -> "DurableFile":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if error is None:
+            self.close()
+        elif self._descriptor >= 0:
+            os.close(self._descriptor)
+
+
+def sync_folder(path: Path) -> None:
+    """Make the names in a folder durable."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as error:
+        # Some network and FUSE file systems take no sync of a folder; their renames are synchronous.
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
+def make_folders(path: Path) -> None:
+    """Create a folder and its missing parents, durably."""
+    missing = []
+    place = path
+    while not place.is_dir():
+        missing.append(place)
+        place = place.parent
+    for folder in reversed(missing):
+        with contextlib.suppress(FileExistsError):  # another job may make the same parent
+            folder.mkdir()
+        sync_folder(folder.parent)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file so that a reader, or a crash, sees the old content or the new one."""
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    scratch.unlink(missing_ok=True)
+    try:
+        with DurableFile(scratch) as file:
+            file.write(text.encode())
+        scratch.rename(path)
+    finally:
+        scratch.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def publish(source: Path, target: Path) -> Path | None:
+    """Rename a finished folder to its final name and make that durable.
+
+    If something lies at `target`, the two change places in one step where the system can (Linux), so that at every
+    moment one whole folder has the name.
+
+    Returns:
+        Where what lay at `target` is now, None if nothing did.
+    """
+    displaced = None
+    if os.path.lexists(target):
+        displaced = source
+        _exchange(source, target)
+    else:
+        source.rename(target)
+    sync_folder(target.parent)
+    return displaced
+
+
+def _exchange(first: Path, second: Path) -> None:
+    libc = ctypes.CDLL(None, use_errno=True)
+    if hasattr(libc, "renameat2"):
+        if libc.renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0:
+            return
+        code = ctypes.get_errno()
+        if code not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+            raise OSError(code, os.strerror(code), str(second))
+    # No exchange here: for a moment neither has the name. A crash then leaves both folders, unlisted.
+    away = first.with_name(first.name + ".old")
+    second.rename(away)
+    first.rename(second)
+    away.rename(first)
+
+
+def remove_tree(path: Path) -> None:
+    """Delete a folder and all in it; one that is gone already is fine."""
+    with contextlib.suppress(FileNotFoundError):
+        shutil.rmtree(path)

@@ -1,0 +1,114 @@
+"""What lies in a run's folder, told from names, manifests and file sizes alone."""
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+
+from keepstep.errors import CouldNotLookError
+from keepstep.plan import layout
+from keepstep.plan.manifest import Manifest, ManifestError, from_text
+from keepstep.plan.resume import Condition, Found
+from keepstep.storage.digest import digest_of_bytes
+
+_MAX_MANIFEST = 256 * 1024 * 1024
+
+
+@dataclass(frozen=True)
+class SurveyedCheckpoint:
+    """A `save-<step>` folder and what its manifest says; `manifest` is None when it has no valid one."""
+
+    path: Path
+    found: Found
+    manifest: Manifest | None
+
+
+@dataclass(frozen=True)
+class Survey:
+    """The content of a run's folder.
+
+    Attributes:
+        checkpoints: every `save-<step>` folder, oldest first, complete or not.
+        leftovers: names of folders of saves or deletions that did not end.
+        foreign: names of everything else. None of it is ever touched.
+    """
+
+    checkpoints: tuple[SurveyedCheckpoint, ...]
+    leftovers: tuple[str, ...]
+    foreign: tuple[str, ...]
+
+    @property
+    def complete(self) -> tuple[SurveyedCheckpoint, ...]:
+        """The committed, complete checkpoints, oldest first."""
+        return tuple(c for c in self.checkpoints if c.found.condition is Condition.COMPLETE)
+
+    @property
+    def last_attempt(self) -> int:
+        """The highest attempt that left a trace, 0 if none did."""
+        committed = [c.manifest.attempt for c in self.checkpoints if c.manifest is not None]
+        return max([0, *committed, *(layout.attempt_of(name) or 0 for name in self.leftovers)])
+
+
+def survey(folder: Path) -> Survey:
+    """Look into a run's folder. A folder that does not exist is empty.
+
+    Raises:
+        CouldNotLookError: it is no folder, or it cannot be read. That is never taken for an empty folder.
+    """
+    try:
+        entries = sorted(os.scandir(folder), key=lambda entry: entry.name)
+    except FileNotFoundError:
+        if os.path.islink(folder):
+            raise CouldNotLookError(f"{folder} is a link to a folder that does not exist") from None
+        return Survey((), (), ())
+    except OSError as error:
+        raise CouldNotLookError(f"cannot look for checkpoints in {folder}: {error}") from error
+    checkpoints, leftovers, foreign = [], [], []
+    for entry in entries:
+        if not entry.is_dir(follow_symlinks=False):
+            foreign.append(entry.name)
+        elif (step := layout.step_of(entry.name)) is not None:
+            checkpoints.append(inspect(Path(entry.path), step))
+        elif layout.attempt_of(entry.name) is not None:
+            leftovers.append(entry.name)
+        elif entry.name != layout.KEEPSTEP_FOLDER:
+            foreign.append(entry.name)
+    return Survey(tuple(sorted(checkpoints, key=lambda c: c.found.step)), tuple(leftovers), tuple(foreign))
+
+
+def inspect(path: Path, step: int) -> SurveyedCheckpoint:
+    """Judge one `save-<step>` folder by its manifest and the sizes of its files.
+
+    Raises:
+        CouldNotLookError: something in it cannot be read.
+    """
+    try:
+        if (path / layout.MANIFEST).stat().st_size > _MAX_MANIFEST:
+            return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, "the manifest is too large"), None)
+        text = (path / layout.MANIFEST).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return SurveyedCheckpoint(path, Found(step, Condition.INCOMPLETE, "it has no manifest"), None)
+    except UnicodeDecodeError:
+        return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, "manifest: not text"), None)
+    except OSError as error:
+        raise CouldNotLookError(f"cannot read {path / layout.MANIFEST}: {error}") from error
+    try:
+        manifest = from_text(text, digest_of_bytes)
+    except ManifestError as error:
+        return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, f"manifest: {error}"), None)
+    if manifest.step != step:
+        problem = f"its manifest is of step {manifest.step}"
+        return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, problem), manifest)
+    for name, record in manifest.files.items():
+        try:
+            status = os.lstat(path / name)
+        except FileNotFoundError:
+            return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, f"{name} is missing"), manifest)
+        except OSError as error:
+            raise CouldNotLookError(f"cannot look at {path / name}: {error}") from error
+        if not stat.S_ISREG(status.st_mode):
+            return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, f"{name} is no regular file"), manifest)
+        if status.st_size != record.size:
+            problem = f"{name} has {status.st_size} bytes, not {record.size}"
+            return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, problem), manifest)
+    return SurveyedCheckpoint(path, Found(step, Condition.COMPLETE), manifest)

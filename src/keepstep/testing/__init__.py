@@ -1,0 +1,1 @@
+"""Tools with which users test their own jobs."""
