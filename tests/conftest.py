@@ -1,0 +1,18 @@
+"""Before torch is imported anywhere: one thread, so that forked ranks are safe and results are the same everywhere."""
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"
+# A killed peer makes every survivor print a C++ stack.
+os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+
+import pytest
+import torch
+
+torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _same_random_numbers() -> None:
+    torch.manual_seed(0)

@@ -1,0 +1,97 @@
+"""A kill at the n-th system call of a save: never a failure, never another result, never an older step."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.rig import forks, tiny
+from tests.rig.matrix import Matrix, Subject, newest_complete, run_matrix
+from tests.rig.syscalls import require_strace
+
+
+def _job(folder: Path) -> dict[str, Any]:
+    # Two saves and a deletion.
+    return tiny.train(tiny.Tiny(str(folder), total=4, period=2, keep=1, log=str(folder / "log")))
+
+
+def _check_log(size: int) -> Any:
+    def check(reference: Path, folder: Path) -> None:
+        assert tiny.read_log(str(folder / "log"), size) == tiny.read_log(str(reference / "log"), size)
+
+    return check
+
+
+def _subject(size: int) -> Subject:
+    return Subject(_job, newest_complete, _check_log(size))
+
+
+def _judge(matrix: Matrix, title: str) -> None:
+    print(f"\n{matrix.line(title)}")
+    assert matrix.bad == []
+    assert matrix.not_killed == 0
+    assert {"write", "openat", "fsync", "rename", "mkdir"} <= set(matrix.calls)
+
+
+@pytest.fixture(autouse=True)
+def _traceable(tmp_path: Path) -> None:
+    require_strace(tmp_path)
+    # Whatever torch imports late is imported now, and is no system call of a save.
+    forks.values(lambda: None, 1)
+    tiny.train(tiny.Tiny(str(tmp_path / "warm"), total=2, period=1))
+    tiny.train(tiny.Tiny(str(tmp_path / "warm"), total=4, period=1))
+
+
+def test_some_kills_of_one_process(tmp_path: Path) -> None:
+    _judge(run_matrix(_subject(1), tmp_path, every=3), "1 process")
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_some_kills_of_each_of_two_ranks(tmp_path: Path, rank: int) -> None:
+    matrix = run_matrix(_subject(2), tmp_path, size=2, rank=rank, every=6)
+    print(f"\n{matrix.line(f'rank {rank} of 2')}")
+    assert matrix.bad == []
+    assert matrix.not_killed == 0
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(1800)
+def test_every_kill_of_one_process(tmp_path: Path) -> None:
+    _judge(run_matrix(_subject(1), tmp_path), "1 process")
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("rank", [0, 1])
+def test_every_kill_of_each_of_two_ranks(tmp_path: Path, rank: int) -> None:
+    matrix = run_matrix(_subject(2), tmp_path, size=2, rank=rank)
+    print(f"\n{matrix.line(f'rank {rank} of 2')}")
+    assert matrix.bad == []
+    assert matrix.not_killed == 0
+
+
+def _broken_job(folder: Path) -> dict[str, Any]:
+    """A saver as one finds them: the final name comes first, no manifest, no sync, the newest name is taken."""
+    weight = torch.zeros(1000)
+    steps = [int(name.removeprefix("save-")) for name in os.listdir(folder) if name.startswith("save-")]
+    start = max(steps, default=0)
+    if start:
+        weight = torch.load(folder / f"save-{start}" / "weights.pt")
+        assert json.loads((folder / f"save-{start}" / "state.json").read_text())["step"] == start
+    for step in range(start + 1, 3):
+        weight += step
+        target = folder / f"save-{step}"
+        target.mkdir()
+        torch.save(weight, target / "weights.pt")
+        (target / "state.json").write_text(json.dumps({"step": step}))
+    return {"start": start, "weight": weight.tolist()}
+
+
+def test_the_matrix_finds_a_broken_saver(tmp_path: Path) -> None:
+    matrix = run_matrix(Subject(_broken_job, lambda folder: 0), tmp_path)
+    print(f"\n{matrix.line('planted broken saver')}")
+    assert len(matrix.bad) >= 3
+    assert any("the resume failed" in problem for problem in matrix.bad)

@@ -1,0 +1,167 @@
+"""Ranks as forked processes: they start in milliseconds, since torch is imported already."""
+
+import os
+import pickle
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from keepstep.dist.world import GroupWorld, SingleWorld, World
+
+TIMEOUT = timedelta(seconds=20)
+
+# The ranks of this process, met before its gate: a kill then hits the job, and not its start.
+world: World = SingleWorld()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+@dataclass
+class Ended:
+    """How a rank ended: its exit status (negative: signal) and what its function returned or raised."""
+
+    status: int
+    value: Any = None
+    error: BaseException | None = None
+
+    @property
+    def killed(self) -> bool:
+        return self.status == -signal.SIGKILL
+
+
+class Rank:
+    """One forked process. It waits at a gate until `go` is called, so that a tracer can be attached before."""
+
+    def __init__(self, work: Callable[[], Any], rank: int, size: int, port: int) -> None:
+        gate, self._gate = os.pipe()
+        self._result, result = os.pipe()
+        ready, is_ready = os.pipe()
+        self._ready = ready
+        self.pid = os.fork()
+        if self.pid == 0:
+            os.close(self._gate)
+            os.close(self._result)
+            _child(work, rank, size, port, gate, is_ready, result)
+        for end in (gate, result, is_ready):
+            os.close(end)
+
+    def await_ready(self) -> None:
+        """Wait until the process has met the others and stands at its gate."""
+        os.read(self._ready, 1)
+        os.close(self._ready)
+
+    def go(self) -> None:
+        os.write(self._gate, b"x")
+        os.close(self._gate)
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
+
+    def wait(self, seconds: float = 60) -> Ended:
+        """Read the result until the process ends; kill it when that takes too long."""
+        deadline, data = time.monotonic() + seconds, b""
+        while True:
+            ready, _, _ = select.select([self._result], [], [], max(0.0, deadline - time.monotonic()))
+            if not ready:
+                self.kill()
+                os.waitpid(self.pid, 0)
+                os.close(self._result)
+                raise TimeoutError(f"rank with pid {self.pid} did not end in {seconds} s")
+            part = os.read(self._result, 1 << 20)
+            if not part:
+                break
+            data += part
+        _, status = os.waitpid(self.pid, 0)
+        os.close(self._result)
+        kind, value = pickle.loads(data) if data else ("none", None)
+        code = os.waitstatus_to_exitcode(status)
+        return Ended(code, value, None) if kind != "error" else Ended(code, None, value)
+
+
+def _child(work: Callable[[], Any], rank: int, size: int, port: int, gate: int, is_ready: int, result: int) -> None:
+    global world
+    code, answer = 1, ("none", None)
+    try:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        torch.manual_seed(0)
+        if size > 1:
+            os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size))
+            address = f"tcp://127.0.0.1:{port}"
+            dist.init_process_group("gloo", init_method=address, rank=rank, world_size=size, timeout=TIMEOUT)
+            world = GroupWorld(TIMEOUT)
+        os.write(is_ready, b"x")
+        os.read(gate, 1)
+        answer, code = ("value", work()), 0
+    except BaseException as error:  # noqa: BLE001 - it is handed to the parent
+        answer = ("error", _picklable(error))
+        code = getattr(error, "exit_code", 1)
+    with suppress(Exception):
+        os.write(result, pickle.dumps(answer))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # no clean-up of the parent's: pytest lives in this process too
+
+
+def _picklable(error: BaseException) -> BaseException:
+    with suppress(Exception):
+        pickle.loads(pickle.dumps(error))
+        return error
+    text = "".join(traceback.format_exception(error))
+    return RuntimeError(f"{type(error).__name__}: {error}\n{text}")
+
+
+def start(work: Callable[[], Any], size: int = 1) -> list[Rank]:
+    """Fork `size` ranks that run `work`; they wait for `go`."""
+    port = free_port() if size > 1 else 0
+    ranks = [Rank(work, rank, size, port) for rank in range(size)]
+    for rank in ranks:
+        rank.await_ready()
+    return ranks
+
+
+def run(work: Callable[[], Any], size: int = 1, seconds: float = 60) -> list[Ended]:
+    """Run `work` on `size` ranks and wait for all of them."""
+    ranks = start(work, size)
+    for rank in ranks:
+        rank.go()
+    return wait_all(ranks, seconds)
+
+
+def wait_all(ranks: list[Rank], seconds: float = 60) -> list[Ended]:
+    ended = []
+    for position, rank in enumerate(ranks):
+        try:
+            ended.append(rank.wait(seconds))
+        except TimeoutError:
+            for other in ranks[position + 1 :]:
+                other.kill()
+                other.wait(seconds)
+            raise
+    return ended
+
+
+def values(work: Callable[[], Any], size: int = 1, seconds: float = 60) -> list[Any]:
+    """Run `work` on `size` ranks; raises what a rank raised, returns what they returned."""
+    ended = run(work, size, seconds)
+    for one in ended:
+        if one.error is not None:
+            raise one.error
+        assert one.status == 0, f"a rank ended with status {one.status}"
+    return [one.value for one in ended]
