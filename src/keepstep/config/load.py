@@ -21,7 +21,8 @@ class _UniqueKeyLoader(yaml.SafeLoader):
         seen: set[str] = set()
         for key_node, _ in node.value:
             if key_node.value in seen:
-                raise ConfigError(f"the key {key_node.value!r} stands twice in one mapping{key_node.start_mark}")
+                problem = f"the key {key_node.value!r} stands twice in one mapping"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
             if isinstance(key_node.value, str):
                 seen.add(key_node.value)
         return super().construct_mapping(node, deep)

@@ -55,7 +55,7 @@ def to_text(manifest: Manifest, digest: Callable[[bytes], str]) -> str:
         "components": list(manifest.components),
         "files": {name: {"size": r.size, "digest": r.digest} for name, r in sorted(manifest.files.items())},
     }
-    return json.dumps({**body, "digest": digest(_canonical(body))}, indent=1) + "\n"
+    return json.dumps({**body, "digest": digest(_canonical(body))}, indent=1)
 
 
 def from_text(text: str, digest: Callable[[bytes], str]) -> Manifest:

@@ -51,7 +51,8 @@ def encode(value: Any, path: str, tensors: dict[str, torch.Tensor], depth: int =
     """
     kind = type(value)
     if kind in _PLAIN:
-        return value
+        # Empty bytes are pickled as a call of the class, which the restricted reader does not let through.
+        return value if kind is not bytes or value else {_TAG: "empty bytes"}
     if depth > _MAX_DEPTH:
         raise UnsupportedStateError(f"{path} is nested deeper than {_MAX_DEPTH} levels, or contains itself")
     if isinstance(value, torch.Tensor):
@@ -86,7 +87,7 @@ def encode(value: Any, path: str, tensors: dict[str, torch.Tensor], depth: int =
 
 
 def _encode_dict(value: dict[Any, Any], path: str, inner: Any) -> Any:
-    if _TAG in value or not all(type(key) in _PLAIN for key in value):
+    if _TAG in value or b"" in value or not all(type(key) in _PLAIN for key in value):
         return {_TAG: "dict", "items": _encode_pairs(value, path, inner)}
     return {key: inner(part, key) for key, part in value.items()}
 
@@ -103,14 +104,18 @@ def _encode_declared(value: Any, kind: Any, inner: Any) -> Any:
     return {_TAG: "declared", "class": name, "fields": {n: inner(getattr(value, n), n) for n in names}}
 
 
+def _encode_bytes(data: bytes) -> Any:
+    return encode(data, "", {})
+
+
 def _encode_scalar(value: Any, kind: type) -> Any:
     if kind is complex:
         return {_TAG: "complex", "parts": (value.real, value.imag)}
     if kind is bytearray:
-        return {_TAG: "bytearray", "data": bytes(value)}
+        return {_TAG: "bytearray", "data": _encode_bytes(bytes(value))}
     if isinstance(value, np.ndarray) and not value.dtype.hasobject:
         data = np.ascontiguousarray(value)
-        return {_TAG: "ndarray", "dtype": value.dtype.str, "shape": value.shape, "data": data.tobytes()}
+        return {_TAG: "ndarray", "dtype": value.dtype.str, "shape": value.shape, "data": _encode_bytes(data.tobytes())}
     if isinstance(value, np.generic) and not value.dtype.hasobject:
         return {_TAG: "numpy scalar", "dtype": value.dtype.str, "data": value.tobytes()}
     if isinstance(value, np.random.Generator):
@@ -168,10 +173,13 @@ def _decode_scalar(tree: dict[str, Any]) -> Any:
     match tree[_TAG]:
         case "complex":
             return complex(*tree["parts"])
+        case "empty bytes":
+            return b""
         case "bytearray":
-            return bytearray(tree["data"])
+            return bytearray(decode(tree["data"], {}))
         case "ndarray":
-            return np.frombuffer(tree["data"], np.dtype(tree["dtype"])).reshape(tree["shape"]).copy()
+            data = decode(tree["data"], {})
+            return np.frombuffer(data, np.dtype(tree["dtype"])).reshape(tree["shape"]).copy()
         case "numpy scalar":
             return np.frombuffer(tree["data"], np.dtype(tree["dtype"]))[0]
         case "numpy generator":

@@ -83,8 +83,9 @@ def inspect(path: Path, step: int) -> SurveyedCheckpoint:
         CouldNotLookError: something in it cannot be read.
     """
     try:
-        if (path / layout.MANIFEST).stat().st_size > _MAX_MANIFEST:
-            return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, "the manifest is too large"), None)
+        status = os.lstat(path / layout.MANIFEST)
+        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_MANIFEST:
+            return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, "manifest: no plain file"), None)
         text = (path / layout.MANIFEST).read_text(encoding="utf-8")
     except FileNotFoundError:
         return SurveyedCheckpoint(path, Found(step, Condition.INCOMPLETE, "it has no manifest"), None)
