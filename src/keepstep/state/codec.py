@@ -209,17 +209,6 @@ def _decode_generator(state: dict[str, Any]) -> np.random.Generator:
     return np.random.Generator(bits)
 
 
-def tensor_keys(tree: Any) -> set[str]:
-    """The keys of the tensors that a plain tree points to."""
-    if type(tree) in (list, tuple):
-        return set().union(*(tensor_keys(part) for part in tree))
-    if type(tree) is not dict:
-        return set()
-    if tree.get(_TAG) == "tensor":
-        return {tree["key"]}
-    return set().union(*(tensor_keys(part) for part in tree.values()))
-
-
 def _is_named_tuple(kind: type) -> bool:
     return issubclass(kind, tuple) and hasattr(kind, "_fields")
 

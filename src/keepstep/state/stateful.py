@@ -7,11 +7,13 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from keepstep.dcp.entries import Entry, Scope, Stored
-from keepstep.state.codec import decode, encode, tensor_keys
+from keepstep.state.codec import decode, encode
 from keepstep.state.component import LoadRequest, under
 
 # The key of a state that is not a dict with names for keys.
 _WHOLE = "__value__"
+# The key of the names of a dict, in its order: what reads a folder may give its keys in any order.
+_NAMES = "__names__"
 
 
 @runtime_checkable
@@ -61,7 +63,7 @@ class StatefulComponent:
 
 def collect_state(state: Any, prefix: str, scope: Scope) -> dict[str, Entry]:
     """A state_dict as entries. Raises UnsupportedStateError, with the path, for what cannot be stored."""
-    named = state if _has_names(state) else {_WHOLE: state}
+    named = {_NAMES: list(state), **state} if _has_names(state) else {_WHOLE: state}
     entries: dict[str, Entry] = {}
     for name, value in named.items():
         key = f"{prefix}.{name}"
@@ -73,9 +75,6 @@ def collect_state(state: Any, prefix: str, scope: Scope) -> dict[str, Entry]:
         for clash in new.keys() & entries.keys():
             raise ValueError(f"two values would be stored under the name {clash}")
         entries |= new
-    if not entries:
-        # An empty state is stored too: "saved empty" and "not saved" are different things.
-        entries[f"{prefix}.{_WHOLE}"] = Entry(encode(state, prefix, {}), scope)
     return entries
 
 
@@ -105,19 +104,21 @@ def restore_state(prefix: str, values: Mapping[str, Any]) -> Any:
     """The state_dict that was saved under a prefix."""
     own = {key: value for key, value in values.items() if key.startswith(prefix + ".")}
     tensors = {key: value for key, value in own.items() if isinstance(value, torch.Tensor)}
-    inside = set().union(*(tensor_keys(value) for key, value in own.items() if key not in tensors))
-    state = {
-        key.removeprefix(prefix + "."): value if key in tensors else decode(value, tensors)
-        for key, value in own.items()
-        if key not in inside
-    }
-    return state[_WHOLE] if list(state) == [_WHOLE] else state
+
+    def value_of(name: str) -> Any:
+        key = f"{prefix}.{name}"
+        return tensors[key] if key in tensors else decode(own[key], tensors)
+
+    if f"{prefix}.{_WHOLE}" in own:
+        return value_of(_WHOLE)
+    return {name: value_of(name) for name in value_of(_NAMES)}
 
 
 def _has_names(state: Any) -> bool:
+    """Whether a state is a dict whose keys can stand in global names. An empty one is stored as a whole."""
     return (
         type(state) is dict
         and bool(state)
-        and all(isinstance(key, str) and key for key in state)
-        and list(state) != [_WHOLE]
+        and all(type(key) is str and key for key in state)
+        and not {_WHOLE, _NAMES} & set(state)
     )

@@ -1,0 +1,107 @@
+from typing import Any
+
+import pytest
+import torch
+
+from keepstep.data.loader import GlobalBatchLoader
+from keepstep.errors import StateMismatchError
+from keepstep.plan.batching import divide
+
+
+class Numbers:
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, index: int) -> int:
+        return index * 10
+
+
+def loader(rank: int = 0, ranks: int = 1, length: int = 50, **options: Any) -> GlobalBatchLoader:
+    settings = {"seed": 3, "shuffle": True} | options
+    return GlobalBatchLoader(Numbers(length), divide(8, 2, ranks), rank, **settings)
+
+
+def take(source: GlobalBatchLoader, steps: int) -> list[list[int]]:
+    batches = iter(source)
+    return [[i for micro in next(batches) for i in micro.indices[: micro.samples]] for _ in range(steps)]
+
+
+def test_a_batch_holds_the_samples_of_its_indices() -> None:
+    (micro, *_) = next(iter(loader()))
+    assert micro.data.tolist() == [index * 10 for index in micro.indices]
+    assert micro.samples == 2
+
+
+def test_each_epoch_holds_each_sample_once_and_no_batch_is_short() -> None:
+    steps = take(loader(), 25)
+    assert all(len(step) == 8 for step in steps)
+    stream = [i for step in steps for i in step]
+    for epoch in range(4):
+        assert sorted(stream[epoch * 50 : (epoch + 1) * 50]) == list(range(50))
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_only_divide_the_batch(ranks: int) -> None:
+    whole = take(loader(), 12)
+    parts = [take(loader(rank, ranks), 12) for rank in range(ranks)]
+    assert [sum((part[step] for part in parts), []) for step in range(12)] == whole
+
+
+@pytest.mark.parametrize("stop", range(13))
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_a_position_goes_on_under_any_number_of_ranks(stop: int, ranks: int) -> None:
+    whole = take(loader(), 13)
+    source = loader()
+    take(source, stop)
+    state = source.state_dict()
+    rest = []
+    for rank in range(ranks):
+        target = loader(rank, ranks)
+        target.load_state_dict(state)
+        rest.append(take(target, 13 - stop))
+    assert [sum((part[i] for part in rest), []) for i in range(13 - stop)] == whole[stop:]
+
+
+def test_workers_and_what_they_prefetch_change_nothing() -> None:
+    whole = take(loader(), 10)
+    source = loader(num_workers=2)
+    assert take(source, 4) == whole[:4]
+    assert source.position == 32
+    target = loader(num_workers=1)
+    target.load_state_dict(source.state_dict())
+    assert take(target, 6) == whole[4:]
+
+
+def test_iterating_draws_no_global_random_number() -> None:
+    before = torch.get_rng_state()
+    take(loader(), 9)
+    take(loader(num_workers=1), 2)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 4])
+@pytest.mark.parametrize("length", [0, 1, 3, 8, 9, 16, 21])
+def test_one_pass_in_order_with_a_short_last_batch(length: int, ranks: int) -> None:
+    sources = [loader(rank, ranks, length, shuffle=False, epochs=1) for rank in range(ranks)]
+    steps = sources[0].steps
+    assert steps == -(-length // 8)
+    seen: list[int] = []
+    passes = []
+    for batch in zip(*sources, strict=True):
+        seen += [i for part in batch for micro in part for i in micro.indices[: micro.samples]]
+        passes.append({len(part) for part in batch})
+    assert seen == list(range(length))
+    assert len(passes) == steps
+    assert all(len(counts) == 1 for counts in passes)  # sharded models meet in every pass
+    assert all(source.position == length for source in sources)
+
+
+@pytest.mark.parametrize("change", [{"length": 51}, {"seed": 4}, {"shuffle": False}])
+def test_another_order_is_refused(change: dict[str, Any]) -> None:
+    state = loader().state_dict()
+    name = next(iter(change))
+    with pytest.raises(StateMismatchError, match=f"{name} .* when saved, .* now"):
+        loader(**change).load_state_dict(state)
