@@ -47,7 +47,7 @@ def test_each_epoch_holds_each_sample_once_and_no_batch_is_short() -> None:
 def test_ranks_only_divide_the_batch(ranks: int) -> None:
     whole = take(loader(), 12)
     parts = [take(loader(rank, ranks), 12) for rank in range(ranks)]
-    assert [sum((part[step] for part in parts), []) for step in range(12)] == whole
+    assert [[i for part in parts for i in part[step]] for step in range(12)] == whole
 
 
 @pytest.mark.parametrize("stop", range(13))
@@ -62,7 +62,7 @@ def test_a_position_goes_on_under_any_number_of_ranks(stop: int, ranks: int) -> 
         target = loader(rank, ranks)
         target.load_state_dict(state)
         rest.append(take(target, 13 - stop))
-    assert [sum((part[i] for part in rest), []) for i in range(13 - stop)] == whole[stop:]
+    assert [[i for part in rest for i in part[step]] for step in range(13 - stop)] == whole[stop:]
 
 
 def test_workers_and_what_they_prefetch_change_nothing() -> None:

@@ -6,7 +6,7 @@ import tempfile
 import uuid
 from pathlib import Path
 
-import click
+import typer
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
@@ -21,7 +21,7 @@ def launch(arguments: list[str], nproc: int) -> None:
     request must not be retried.
 
     Raises:
-        click.exceptions.Exit: with the exit code of the ranks when it is not 0.
+        typer.Exit: with the exit code of the ranks when it is not 0.
     """
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
     with tempfile.TemporaryDirectory(prefix="keepstep-") as folder:
@@ -46,4 +46,4 @@ def launch(arguments: list[str], nproc: int) -> None:
         finally:
             del os.environ[OUTCOME_VARIABLE]
     if code:
-        raise click.exceptions.Exit(code)
+        raise typer.Exit(code)

@@ -2,7 +2,6 @@
 
 import sys
 
-import click
 import typer
 
 from keepstep.cli import infer, ls, prune, show, train, verify
@@ -24,15 +23,7 @@ for command in (train, infer, ls, show, verify, prune):
 def main() -> None:
     """Run one command and exit with its code: see the README for what each code means."""
     try:
-        code = app(standalone_mode=False)
-    except click.exceptions.Exit as error:
-        code = error.exit_code
-    except click.ClickException as error:
-        error.show()
-        code = 2
-    except click.exceptions.Abort:
-        code = 130
+        app()
     except KeepstepError as error:
         report_error(error)
-        code = error.exit_code
-    sys.exit(code if isinstance(code, int) else 0)
+        sys.exit(error.exit_code)

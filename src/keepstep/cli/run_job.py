@@ -5,7 +5,6 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from keepstep.config.load import load_job
 from keepstep.errors import ConfigError
 
 
@@ -15,13 +14,15 @@ def run_job(kind: Literal["train", "infer"], job_file: Path, nproc: int, overrid
     Raises:
         KeepstepError: see `TrainingJob.run` and `InferenceJob.run`.
     """
+    # Imports are late: `keepstep ls` does not wait for pydantic, and a wrong job file is refused without torch.
+    from keepstep.config.load import load_job
+
     config = load_job(job_file, overrides)
     launched_world = int(os.environ.get("WORLD_SIZE", "1"))
     is_rank = "RANK" in os.environ
     if is_rank and nproc not in (1, launched_world):
         raise ConfigError(f"--nproc {nproc}: a launcher has started {launched_world} ranks already; leave --nproc out")
 
-    # torch takes seconds to import: a wrong job file is refused without it.
     from keepstep.job import configure
     from keepstep.job.inference import InferenceJob
     from keepstep.job.providers import make_importable
