@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.fsdp import FSDPModule
 
 from keepstep.checkpoint.checkpointer import Checkpointer
 from keepstep.checkpoint.resume import look
@@ -120,11 +121,14 @@ class InferenceJob:
         world: World,
     ) -> None:
         batches = iter(loader)
-        with torch.inference_mode(), progress_bar("inference", start, total, shown=world.rank == 0) as advance:
+        # FSDP2 keeps tensors between passes, and those of inference mode cannot be saved.
+        without_gradients = torch.no_grad if isinstance(model, FSDPModule) else torch.inference_mode
+        with progress_bar("inference", start, total, shown=world.rank == 0) as advance:
             for step in range(start + 1, total + 1):
                 own: list[Any] = []
                 for micro in next(batches):
-                    results = list(task.predict(model, micro.data))
+                    with without_gradients():
+                        results = list(task.predict(model, micro.data))
                     own += results[: micro.samples]
                 task.collect([result for part in world.gather(own) for result in part])
                 if world.rank == 0 and (step % self.inference.logging.period_steps == 0 or step == total):
