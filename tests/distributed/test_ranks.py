@@ -13,7 +13,13 @@ from torch import nn
 import keepstep
 from keepstep.checkpoint import save as save_module
 from keepstep.dcp.metadata import read_metadata, stored_keys
-from keepstep.errors import CheckpointNotFoundError, DamagedCheckpointError, ReplicaMismatchError, ResumeError, SaveError
+from keepstep.errors import (
+    CheckpointNotFoundError,
+    DamagedCheckpointError,
+    ReplicaMismatchError,
+    ResumeError,
+    SaveError,
+)
 from keepstep.storage.survey import survey
 from tests.rig import forks, tiny
 

@@ -8,8 +8,6 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from keepstep.dcp.metadata import read_metadata, stored_keys
-from keepstep.dcp.reader import read
 from keepstep.errors import ConfigError, KeepstepError, StateMismatchError, StopRequested
 from keepstep.job import train as train_module
 from keepstep.job.train import TrainingJob
@@ -21,16 +19,6 @@ def run(config: Any, ranks: int = 1) -> None:
     forks.values(lambda: TrainingJob(config).run(), ranks)
 
 
-def state(folder: Path, step: int) -> dict[str, Any]:
-    """Every tensor and tree of a checkpoint, but what differs by nature between two runs (their id and file)."""
-    checkpoint = folder / "checkpoints" / "run" / f"save-{step}"
-    keys = stored_keys(read_metadata(checkpoint))
-    tensors = {key: torch.empty(s.shape, dtype=s.dtype) for key, s in keys.items() if s.is_tensor}
-    trees = read(checkpoint, tensors, [key for key, s in keys.items() if not s.is_tensor])
-    values = {key: tensor.tolist() for key, tensor in tensors.items()} | trees
-    return {key: value for key, value in values.items() if not key.startswith("tracker.")}
-
-
 def steps(folder: Path) -> list[int]:
     return [c.found.step for c in survey(folder / "checkpoints" / "run").complete]
 
@@ -39,7 +27,7 @@ def test_a_run_saves_logs_and_ends(tmp_path: Path, caplog: pytest.LogCaptureFixt
     run(jobs.training(tmp_path))
     assert steps(tmp_path) == [8, 12]
     assert list(jobs.rows(tmp_path)) == list(range(1, 13))
-    assert state(tmp_path, 12)["task.seen"] == 48
+    assert jobs.state(tmp_path, 12)["task.seen"] == 48
 
 
 @pytest.mark.parametrize("period", ["last_step", 5, 100])
@@ -113,7 +101,7 @@ def test_the_extension_equals_a_run_from_the_same_state(tmp_path: Path) -> None:
     run(jobs.training(tmp_path / "a", 30))
     run_until(tmp_path / "b", 30, 24, 1)
     run(jobs.training(tmp_path / "b", 30))
-    assert state(tmp_path / "a", 30) == state(tmp_path / "b", 30)
+    assert jobs.state(tmp_path / "a", 30) == jobs.state(tmp_path / "b", 30)
     assert jobs.rows(tmp_path / "a") == jobs.rows(tmp_path / "b")
 
 
@@ -123,7 +111,7 @@ def test_a_run_that_died_ends_in_the_same_bits(tmp_path: Path, ranks: int, stop:
     run(jobs.training(tmp_path / "a"), ranks)
     run_until(tmp_path / "b", 12, stop, ranks)
     run(jobs.training(tmp_path / "b"), ranks)
-    assert state(tmp_path / "a", 12) == state(tmp_path / "b", 12)
+    assert jobs.state(tmp_path / "a", 12) == jobs.state(tmp_path / "b", 12)
     assert jobs.rows(tmp_path / "a") == jobs.rows(tmp_path / "b")
 
 
@@ -135,7 +123,7 @@ def test_a_finished_run_does_nothing_and_changes_not_one_byte(
     export = str(tmp_path / "export")
     run(jobs.training(tmp_path, export_to=export), ranks)
     before = jobs.tree_digest(tmp_path)
-    providers = {name: "tests.rig.jobs:broken" for name in jobs.PROVIDERS}
+    providers = dict.fromkeys(jobs.PROVIDERS, "tests.rig.jobs:broken")
 
     def again() -> list[str]:
         import logging
@@ -176,11 +164,11 @@ def test_killed_between_the_last_commit_and_the_export_the_next_start_makes_the_
     assert steps(tmp_path) == [8, 12]
     assert not export.exists()
     before = jobs.tree_digest(tmp_path / "checkpoints")
-    providers = {name: "tests.rig.jobs:broken" for name in jobs.PROVIDERS}
+    providers = dict.fromkeys(jobs.PROVIDERS, "tests.rig.jobs:broken")
     run(jobs.training(tmp_path, providers=providers, export_to=str(export)))
     assert jobs.tree_digest(tmp_path / "checkpoints") == before
     weights = load_file(export / "model.safetensors")
-    saved = state(tmp_path, 12)
+    saved = jobs.state(tmp_path, 12)
     assert {f"model.{name}": value.tolist() for name, value in weights.items()} == {
         key: value for key, value in saved.items() if key.startswith("model.")
     }
@@ -218,7 +206,7 @@ class TestOnlyTrainableParameters:
     def test_it_holds_only_parameters_that_require_gradients(self, tmp_path: Path, ranks: int) -> None:
         weights = self.source(tmp_path / "base")
         run(self.config(tmp_path, 8), ranks)
-        saved = state(tmp_path, 8)
+        saved = jobs.state(tmp_path, 8)
         names = {key for key in saved if key.startswith("model.")}
         assert names == {"model.adapter.weight", "model.adapter.bias"}
         size = sum(weights[name.removeprefix("model.")].nbytes for name in names)
@@ -252,7 +240,7 @@ class TestOnlyTrainableParameters:
 
         assert forks.run(die)[0].status == 9
         run(self.config(b, export_to=str(b / "export")))
-        assert state(a, 12) == state(b, 12)
+        assert jobs.state(a, 12) == jobs.state(b, 12)
         assert jobs.rows(a) == jobs.rows(b)
         exports = [load_file(folder / "export" / "model.safetensors") for folder in (a, b)]
         assert exports[0].keys() == jobs.Net().state_dict().keys()
@@ -296,7 +284,7 @@ def test_a_stop_request_saves_the_step_and_the_next_start_goes_on(tmp_path: Path
     assert steps(tmp_path / "b") == [4, 7]
     run(jobs.training(tmp_path / "b"))
     assert jobs.rows(tmp_path / "a") == jobs.rows(tmp_path / "b")
-    assert state(tmp_path / "a", 12) == state(tmp_path / "b", 12)
+    assert jobs.state(tmp_path / "a", 12) == jobs.state(tmp_path / "b", 12)
 
 
 def test_a_stop_request_where_saving_is_disabled_saves_nothing_and_says_so(tmp_path: Path) -> None:
@@ -306,9 +294,13 @@ def test_a_stop_request_where_saving_is_disabled_saves_nothing_and_says_so(tmp_p
         import os
         import signal
 
-        os.kill(os.getpid(), signal.SIGSTOP) if False else None
         original = jobs.Task.loss
-        jobs.Task.loss = lambda self, model, batch: (os.kill(os.getpid(), signal.SIGTERM), original(self, model, batch))[1]
+
+        def loss(self: jobs.Task, model: Any, batch: Any) -> torch.Tensor:
+            os.kill(os.getpid(), signal.SIGTERM)
+            return original(self, model, batch)
+
+        jobs.Task.loss = loss
         TrainingJob(jobs.training(tmp_path, checkpointing=checkpointing)).run()
 
     (end,) = forks.run(stopped)

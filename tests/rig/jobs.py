@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 from keepstep.config import JobConfig, parse_job
+from keepstep.dcp.metadata import read_metadata, stored_keys
+from keepstep.dcp.reader import read
 from keepstep.job.protocols import JobContext
 
 
@@ -126,6 +128,16 @@ def inference(folder: Path, **settings: Any) -> JobConfig:
         "output_to": str(folder / "sums.jsonl"),
     }
     return parse_job({"providers": PROVIDERS | {"task": "tests.rig.jobs:sums"}, "inference": base | settings})
+
+
+def state(folder: Path, step: int, run: str = "run") -> dict[str, Any]:
+    """Every tensor and tree of a checkpoint, but what differs by nature between two runs (their id and file)."""
+    checkpoint = folder / "checkpoints" / run / f"save-{step}"
+    keys = stored_keys(read_metadata(checkpoint))
+    tensors = {key: torch.empty(s.shape, dtype=s.dtype) for key, s in keys.items() if s.is_tensor}
+    trees = read(checkpoint, tensors, [key for key, s in keys.items() if not s.is_tensor])
+    values = {key: tensor.tolist() for key, tensor in tensors.items()} | trees
+    return {key: value for key, value in values.items() if not key.startswith("tracker.")}
 
 
 def rows(folder: Path, run: str = "run") -> dict[int, dict[str, Any]]:

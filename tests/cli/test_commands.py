@@ -1,0 +1,163 @@
+"""The command line as a person meets it: output, exit codes, one-line errors."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.rig import jobs
+from tests.rig.folders import make_checkpoint
+
+
+def keepstep(*arguments: str, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    script = "import sys; from keepstep.cli.main import main; main()"
+    root = str(Path(__file__).parents[2])
+    return subprocess.run(
+        [sys.executable, "-c", script, *arguments],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": f"{root}/src:{root}", "COLUMNS": "200", **environment},
+    )
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    for step in (5, 10, 15):
+        make_checkpoint(tmp_path / "run", step)
+    return tmp_path / "run"
+
+
+def test_ls(run: Path) -> None:
+    done = keepstep("ls", str(run))
+    assert done.returncode == 0
+    assert [line.split()[:2] for line in done.stdout.splitlines()[1:]] == [[s, "complete"] for s in ("5", "10", "15")]
+    facts = json.loads(keepstep("ls", str(run), "--json").stdout)
+    assert [c["step"] for c in facts["checkpoints"]] == [5, 10, 15]
+    missing = keepstep("ls", str(run / "nowhere"))
+    assert missing.returncode == 1
+    assert missing.stderr.count("\n") == 1
+    assert "there is no such folder" in missing.stderr
+
+
+def test_show(run: Path) -> None:
+    done = keepstep("show", str(run / "save-5"))
+    assert done.returncode == 0
+    assert "step 5" in done.stdout
+    assert "model.first" in done.stdout
+    assert json.loads(keepstep("show", str(run / "save-5"), "--json").stdout)["parameters"] == 10_000
+
+
+def test_verify(run: Path) -> None:
+    assert keepstep("verify", str(run)).returncode == 0
+    os.truncate(run / "save-10" / "__0_0.distcp", 7)
+    done = keepstep("verify", str(run))
+    assert done.returncode == 1
+    assert "__0_0.distcp has 7 bytes, not 40000" in done.stdout
+    facts = json.loads(keepstep("verify", str(run), "--json").stdout)
+    assert [f["condition"] for f in facts] == ["complete", "damaged", "complete"]
+
+
+def test_prune(run: Path) -> None:
+    dry = keepstep("prune", str(run), "--keep", "1", "--dry-run")
+    assert dry.stdout.count("would delete") == 2
+    assert len(os.listdir(run)) == 3
+    wet = keepstep("prune", str(run), "--keep", "1", "--json")
+    assert [v["keep"] for v in json.loads(wet.stdout)["verdicts"]] == [False, False, True]
+    assert os.listdir(run) == ["save-15"]
+    assert keepstep("prune", str(run), "--keep", "0").returncode == 2
+
+
+@pytest.mark.parametrize("command", ["train", "infer", "ls", "show", "verify", "prune"])
+def test_every_command_has_help_with_an_example(command: str) -> None:
+    done = keepstep(command, "--help")
+    assert done.returncode == 0
+    assert f"Example: keepstep {command}" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["nonsense"], ["ls"], ["train"], ["ls", "--nonsense"], ["prune", "x"]])
+def test_wrong_usage_is_2(arguments: list[str]) -> None:
+    assert keepstep(*arguments).returncode == 2
+
+
+@pytest.fixture
+def job_file(tmp_path: Path) -> Path:
+    file = tmp_path / "job.yaml"
+    config = jobs.training(tmp_path, 8).model_dump(mode="json", exclude_none=True, exclude_defaults=True)
+    file.write_text(yaml.safe_dump(config))
+    return file
+
+
+@pytest.mark.parametrize(
+    ("override", "text"),
+    [
+        (
+            "trainer.checkpointing.period_steps=0",
+            'period_steps = 0: must be a whole number of steps, 1 or more, or "last',
+        ),
+        ("trainer.checkpointing.num_to_keep=-1", "num_to_keep = -1: must be"),
+        ("trainer.total_step=5", "trainer.total_step: unknown key; did you mean total_steps?"),
+        ("providers.model=nowhere:build", "providers.model = 'nowhere:build': nowhere does not import"),
+        ("providers.model=tests.rig.jobs:nothing", "tests.rig.jobs has no nothing"),
+        ("providers.model=tests.rig.jobs:PROVIDERS", "must be a function"),
+        ("trainer.batching.microbatch_size=3", "sizes that work"),
+    ],
+)
+def test_a_wrong_job_is_refused_in_one_line_before_anything_starts(job_file: Path, override: str, text: str) -> None:
+    done = keepstep("train", str(job_file), "--set", override)
+    assert done.returncode == 2
+    assert text in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert sorted(os.listdir(job_file.parent)) == ["job.yaml"]
+
+
+def test_a_missing_file_and_the_wrong_kind_are_refused(job_file: Path) -> None:
+    assert keepstep("train", "nowhere.yaml").returncode == 2
+    done = keepstep("infer", str(job_file))
+    assert done.returncode == 2
+    assert "keepstep train" in done.stderr
+
+
+def test_a_job_from_start_to_already_complete_under_the_launcher(job_file: Path) -> None:
+    first = keepstep("train", str(job_file), "--nproc", "2", "--set", "trainer.total_steps=4")
+    assert first.returncode == 0, first.stderr
+    assert first.stderr.count("starting from the first step") == 1
+    second = keepstep("train", str(job_file), "--nproc", "2")
+    assert second.returncode == 0, second.stderr
+    assert second.stderr.count("resumed from step 4") == 1
+    third = keepstep("train", str(job_file))
+    assert third.returncode == 0
+    assert third.stderr.count("Training is already complete, nothing to do") == 1
+    assert list(jobs.rows(job_file.parent)) == list(range(1, 9))
+
+
+def test_the_launcher_brings_the_exit_code_of_the_ranks_back(job_file: Path) -> None:
+    assert keepstep("train", str(job_file), "--set", "trainer.total_steps=4").returncode == 0
+    manifest = job_file.parent / "checkpoints" / "run" / "save-4" / "manifest.json"
+    manifest.write_text("{}")
+    damaged = keepstep("train", str(job_file), "--nproc", "2")
+    assert damaged.returncode == 4
+    assert damaged.stderr.count("no checkpoint is complete and unchanged") == 1
+
+
+def test_under_a_launcher_it_takes_the_world_it_is_given(job_file: Path) -> None:
+    root = Path(__file__).parents[2]
+    script = root / "src" / "keepstep" / "cli" / "worker.py"
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = subprocess.run(
+        [sys.executable, *torchrun, str(script), "train", str(job_file)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+        env={**os.environ, "PYTHONPATH": f"{root}/src:{root}"},
+    )
+    assert done.returncode == 0, done.stderr
+    facts = json.loads((job_file.parent / "checkpoints" / "run" / "save-8" / "manifest.json").read_text())
+    assert facts["world_size"] == 2
