@@ -1,0 +1,33 @@
+"""The tiny job as a program for ckpt-chaos: it resumes by itself, says from where, and writes its final state."""
+
+import json
+import os
+import sys
+from contextlib import ExitStack
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from keepstep.dist.world import GroupWorld
+from tests.rig import forks, tiny
+
+
+def main(out: Path) -> None:
+    torch.set_num_threads(1)
+    with ExitStack() as stack:
+        if "RANK" in os.environ:
+            dist.init_process_group("gloo", timeout=timedelta(seconds=20))
+            stack.callback(dist.destroy_process_group)
+            forks.world = GroupWorld(timedelta(seconds=20))
+        result = tiny.train(tiny.Tiny(str(out / "checkpoints"), total=6, period=2, keep=None))
+        if forks.world.rank == 0:
+            print(f"resumed from step {result.pop('start')}", flush=True)
+            with (out / "final.json").open("w") as file:
+                json.dump(result, file)
+        forks.world.gather(None)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
