@@ -3,8 +3,8 @@
 import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from io import BytesIO
 from pathlib import Path
+from typing import IO, cast
 
 import torch
 from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, _StorageInfo
@@ -34,13 +34,13 @@ def write_shards(folder: Path, plan: WritePlan, rank: int) -> Written:
     name = layout.shard_name(rank)
     with DurableFile(folder / name) as file:
         for item in plan.own.items:
-            data = plan.planner.resolve_data(item)
+            data, offset = plan.planner.resolve_data(item), file.size
             if isinstance(data, torch.Tensor):
-                data = _framed(data)
-            view = data.getbuffer()
-            offset = file.write(view)
-            items.append(_indexed(item, offset, len(view)))
-            written.places.append((item.index, _StorageInfo(name, offset, len(view))))
+                torch.save(_on_its_own(data), cast(IO[bytes], _Stream(file)))
+            else:
+                file.write(data.getbuffer())
+            items.append(_indexed(item, offset, file.size - offset))
+            written.places.append((item.index, _StorageInfo(name, offset, file.size - offset)))
     written.files[name] = FileRecord(file.size, digest_of_blocks(file.digests))
     index = to_bytes([IndexedFile(name, file.size, tuple(items), file.digests)])
     written.files[layout.index_name(rank)] = write_file(folder / layout.index_name(rank), index)
@@ -71,10 +71,23 @@ def _indexed(item: WriteItem, offset: int, length: int) -> IndexItem:
     return IndexItem(item.index.fqn, offset, length, dtype, tuple(chunk.sizes), tuple(chunk.offsets))
 
 
-def _framed(tensor: torch.Tensor) -> BytesIO:
+def _on_its_own(tensor: torch.Tensor) -> torch.Tensor:
+    """The tensor on the CPU, alone in its storage: torch.save writes the whole storage, of which this may be a view."""
     tensor = tensor.detach().cpu()
     if tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size():
-        tensor = tensor.clone()  # torch.save writes the whole storage, of which this is a view
-    stream = BytesIO()
-    torch.save(tensor, stream)
-    return stream
+        return tensor.clone()
+    return tensor
+
+
+class _Stream:
+    """What torch.save writes to: its bytes go on to the file without a copy of the whole item in between."""
+
+    def __init__(self, file: DurableFile) -> None:
+        self._file = file
+
+    def write(self, data: bytes | memoryview) -> int:
+        self._file.write(data)
+        return len(data)
+
+    def flush(self) -> None:
+        """Nothing to do: the file is written out and synced when it is closed."""

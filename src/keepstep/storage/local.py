@@ -34,9 +34,13 @@ class DurableFile:
         offset = self.size
         self._digester.update(data)
         self.size += len(data)
-        self._pending += data
-        if len(self._pending) >= _WRITE_SIZE:
+        if len(data) >= _WRITE_SIZE:
             self._flush()
+            self._write_out(memoryview(data))
+        else:
+            self._pending += data
+            if len(self._pending) >= _WRITE_SIZE:
+                self._flush()
         return offset
 
     def close(self) -> None:
@@ -48,11 +52,12 @@ class DurableFile:
         self._descriptor = -1
 
     def _flush(self) -> None:
-        view = memoryview(self._pending)
+        self._write_out(memoryview(self._pending))
+        self._pending = bytearray()
+
+    def _write_out(self, view: memoryview) -> None:
         while view:
             view = view[os.write(self._descriptor, view) :]
-        view.release()
-        self._pending = bytearray()
 
     def __enter__(self) -> "DurableFile":
         return self

@@ -100,9 +100,10 @@ def inspect(path: Path, step: int) -> SurveyedCheckpoint:
     if manifest.step != step:
         problem = f"its manifest is of step {manifest.step}"
         return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, problem), manifest)
+    prefix = f"{path}{os.sep}"
     for name, record in manifest.files.items():
         try:
-            status = os.lstat(path / name)
+            status = os.lstat(prefix + name)
         except FileNotFoundError:
             return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, f"{name} is missing"), manifest)
         except OSError as error:
