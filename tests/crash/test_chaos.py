@@ -59,7 +59,7 @@ def test_some_points_of_the_second_of_two_ranks(tmp_path: Path) -> None:
 @pytest.mark.crash
 @pytest.mark.timeout(3600)
 def test_all_points_of_one_process(tmp_path: Path) -> None:
-    results = chaos(tmp_path, modes="before,torn,term", points=10_000)
+    results = chaos(tmp_path, points=10_000)
     assert max(result["outcome"]["newest_complete_step"] or 0 for result in results) == 6
 
 

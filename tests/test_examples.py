@@ -1,0 +1,83 @@
+"""The examples run as they are, and a kill changes nothing. (The language model's kills: tests/crash/test_kills.py)"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.rig import forks
+
+EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def own_loop(folder: Path) -> "subprocess.Popen[str]":
+    environment = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent / "src")}
+    command = [sys.executable, str(EXAMPLES / "own_loop" / "train.py")]
+    folder.mkdir(exist_ok=True)
+    return subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    )
+
+
+def test_the_hand_written_loop_killed_and_started_again(tmp_path: Path) -> None:
+    whole, _ = own_loop(tmp_path / "a").communicate(timeout=60)
+    assert "sum of all weights after step 1000" in whole
+    killed = own_loop(tmp_path / "b")
+    run = tmp_path / "b" / "runs" / "own_loop" / "digits"
+    deadline = time.monotonic() + 60
+    while not (run / "save-300").is_dir():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    killed.kill()
+    killed.communicate()
+    assert killed.returncode == -signal.SIGKILL
+    again, _ = own_loop(tmp_path / "b").communicate(timeout=60)
+    assert again == whole
+
+
+def test_the_language_model_beats_counting_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reference figures of the example, from its own code; the model itself takes minutes (`make run`)."""
+    monkeypatch.setattr(sys, "path", [str(EXAMPLES / "stdlib_lm"), *sys.path])
+    import corpus
+    import ngram
+
+    train, held_out = corpus.text(held_out=False), corpus.text(held_out=True)
+    assert len(train) > 20 * len(held_out) > 0
+    assert not {str(p) for p in corpus.source_files(held_out=True)} & {
+        str(p) for p in corpus.source_files(held_out=False)
+    }
+    bigram, trigram = ngram.bigram_bits(train, held_out), ngram.trigram_bits(train, held_out)
+    assert 3 < bigram < 4
+    assert 2 < trigram < bigram
+    even = np.arange(256, dtype=np.uint8).repeat(4)
+    assert ngram.bigram_bits(even, even) < 8
+
+
+def test_the_inference_job_of_the_language_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import json
+
+    from keepstep.config import load_job
+    from keepstep.job.inference import InferenceJob
+    from keepstep.job.train import TrainingJob
+
+    monkeypatch.setattr(sys, "path", [str(EXAMPLES / "stdlib_lm"), *sys.path])
+    monkeypatch.chdir(tmp_path)
+    train = [
+        "providers.model=gpt:build_small",
+        "providers.dataset=corpus:windows_small",
+        "trainer.total_steps=5",
+        "trainer.batching.microbatch_size=32",
+    ]
+    infer = ["providers.model=gpt:build_small", "providers.task=tasks:bits_per_byte_small"]
+    forks.values(lambda: TrainingJob(load_job(EXAMPLES / "stdlib_lm" / "train.yaml", train)).run())
+    forks.values(lambda: InferenceJob(load_job(EXAMPLES / "stdlib_lm" / "infer.yaml", infer)).run())
+    rows = [json.loads(line) for line in (tmp_path / "runs" / "bits_per_byte.jsonl").read_text().splitlines()]
+    import corpus
+
+    assert [row["file"] for row in rows] == [corpus.Files()[i][0] for i in range(len(corpus.Files()))]
+    assert all(0 < row["bits_per_byte"] < 9 for row in rows)
