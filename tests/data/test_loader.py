@@ -1,5 +1,7 @@
+import random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -105,3 +107,48 @@ def test_another_order_is_refused(change: dict[str, Any]) -> None:
     name = next(iter(change))
     with pytest.raises(StateMismatchError, match=f"{name} .* when saved, .* now"):
         loader(**change).load_state_dict(state)
+
+
+class Augmented(Numbers):
+    """Draws from all three global random states for each sample."""
+
+    def __getitem__(self, index: int) -> tuple[float, float, float]:
+        return random.random(), float(np.random.rand()), torch.rand(1).item()
+
+    def collate(self, samples: list[Any]) -> tuple[list[Any], float]:
+        return samples, torch.rand(1).item()
+
+
+def augmented(ranks: int = 1, micro: int = 2, **options: Any) -> dict[tuple[int, int], Any]:
+    """What was drawn for each sample, by epoch and index."""
+    drawn: dict[tuple[int, int], Any] = {}
+    for rank in range(ranks):
+        division = divide(8, micro, ranks)
+        source = GlobalBatchLoader(Augmented(20), division, rank, seed=3, shuffle=True, **options)
+        begin = rank * (8 // ranks)
+        for step, batch in zip(range(5), source, strict=False):
+            position = step * 8 + begin
+            for micro_batch in batch:
+                for index, sample in zip(micro_batch.indices, micro_batch.data[0], strict=True):
+                    drawn[position // 20, index] = sample
+                    position += 1
+    return drawn
+
+
+def test_random_numbers_of_a_sample_depend_on_nothing_but_seed_epoch_and_index() -> None:
+    expected = augmented()
+    assert len(set(expected.values())) == 40  # two epochs, none alike
+    assert augmented(num_workers=2) == expected
+    assert augmented(ranks=2) == expected
+    assert augmented(ranks=4, micro=1) == expected
+    torch.manual_seed(99)
+    random.seed(99)
+    assert augmented(num_workers=1, micro=8) == expected
+
+
+def test_what_a_data_set_draws_does_not_touch_the_model_s_random_numbers() -> None:
+    before = random.getstate(), np.random.get_state()[1].tolist(), torch.get_rng_state()
+    augmented()
+    assert random.getstate() == before[0]
+    assert np.random.get_state()[1].tolist() == before[1]
+    assert torch.equal(torch.get_rng_state(), before[2])

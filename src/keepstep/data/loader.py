@@ -1,15 +1,17 @@
 """A loader of global batches whose position is one integer: samples consumed by all ranks together."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, Dataset
 
+from keepstep.data.randomness import seed_for_collate, seed_for_sample
 from keepstep.errors import StateMismatchError
 from keepstep.plan.batching import Division, micro_batches
 from keepstep.plan.order import SampleOrder
+from keepstep.state.rng import untouched_random_states
 
 Collate = Callable[[list[Any]], Any]
 
@@ -36,41 +38,56 @@ class _Schedule:
         self._order, self._division, self._rank = order, division, rank
         self._begin, self._end = begin, end
 
-    def __iter__(self) -> Iterator[list[tuple[int, int]]]:
+    def __iter__(self) -> Iterator[list["_Place"]]:
         position = self._begin
         size = self._division.global_batch_size
         while self._end is None or position < self._end:
             count = size if self._end is None else min(size, self._end - position)
-            batch = self._order.slice(position, count)
-            for indices, samples in micro_batches(batch, self._division, self._rank):
+            indices = self._order.slice(position, count)
+            batch = [((position + i) // self._order.length, index) for i, index in enumerate(indices)]
+            for part, samples in micro_batches(batch, self._division, self._rank):
                 # The number of real samples travels with the indices: workers may prefetch any number of batches.
-                yield [(index, samples) for index in indices]
+                yield [_Place(epoch, index, samples) for epoch, index in part]
             position += count
 
 
-class _WithIndices(Dataset[Any]):
-    def __init__(self, dataset: Sequence[Any]) -> None:
-        self._dataset = dataset
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A sample to read: its epoch and index, and how many samples of its micro-batch count."""
 
-    def __getitem__(self, place: tuple[int, int]) -> tuple[int, int, Any]:
-        index, samples = place
-        return index, samples, self._dataset[index]
+    epoch: int
+    index: int
+    samples: int
 
 
-class _Collate:
-    def __init__(self, collate: Collate) -> None:
-        self._collate = collate
+class _Reader(Dataset[Any]):
+    """Reads a sample of the user's data set, with random numbers of its own."""
 
-    def __call__(self, parts: list[tuple[int, int, Any]]) -> MicroBatch:
-        indices = tuple(index for index, _, _ in parts)
-        return MicroBatch(self._collate([sample for _, _, sample in parts]), indices, parts[0][1])
+    def __init__(self, dataset: Any, seed: int) -> None:
+        self._dataset, self._seed = dataset, seed
+
+    def __getitem__(self, place: _Place) -> tuple[_Place, Any]:
+        seed_for_sample(self._seed, place.epoch, place.index)
+        return place, self._dataset[place.index]
+
+
+class _Collator:
+    def __init__(self, collate: Collate, seed: int) -> None:
+        self._collate, self._seed = collate, seed
+
+    def __call__(self, parts: list[tuple[_Place, Any]]) -> MicroBatch:
+        first = parts[0][0]
+        seed_for_collate(self._seed, first.epoch, first.index)
+        data = self._collate([sample for _, sample in parts])
+        return MicroBatch(data, tuple(place.index for place, _ in parts), first.samples)
 
 
 class GlobalBatchLoader:
     """Iterates over global batches; each is this rank's list of micro-batches.
 
-    The order is a function of seed, epoch and length; ranks, micro-batches and workers only divide it. The position is
-    advanced when a batch is handed out, so it is right at every step boundary, whatever was prefetched.
+    The order is a function of seed, epoch and length; ranks, micro-batches and workers only divide it. Random numbers
+    that the data set draws for a sample are a function of seed, epoch and index. The position is advanced when a batch
+    is handed out, so it is right at every step boundary, whatever was prefetched.
 
     Args:
         dataset: map-style: `__len__` and `__getitem__`.
@@ -120,10 +137,10 @@ class GlobalBatchLoader:
         order = SampleOrder(self._length, seed=self._seed, shuffle=self._shuffle)
         schedule = _Schedule(order, self.division, self._rank, self.position, end)
         loader: DataLoader[Any] = DataLoader(
-            _WithIndices(self.dataset),
+            _Reader(self.dataset, self._seed),
             batch_sampler=schedule,
             num_workers=self._num_workers,
-            collate_fn=_Collate(self._collate),
+            collate_fn=_Collator(self._collate, self._seed),
             # Without a generator of its own a DataLoader draws from the global one whenever it is iterated, and a
             # resumed run would see other random numbers than an uninterrupted one.
             generator=torch.Generator(),
@@ -133,7 +150,9 @@ class GlobalBatchLoader:
         while end is None or self.position < end:
             count = size if end is None else min(size, end - self.position)
             share = min(size // self.division.ranks, count)
-            batch = [next(passes) for _ in range(-(-share // self.division.microbatch_size))]
+            # Without workers the samples are read right here, where the model draws from the same random states.
+            with untouched_random_states():
+                batch = [next(passes) for _ in range(-(-share // self.division.microbatch_size))]
             self.position += count
             yield batch
 

@@ -3,6 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from torchdata.stateful_dataloader import StatefulDataLoader
+
 from keepstep.dcp.entries import Entry, Scope, Stored
 from keepstep.errors import StateMismatchError
 from keepstep.state.component import LoadRequest, under
@@ -46,3 +48,23 @@ class DataComponent:
 
     def apply(self, values: Mapping[str, Any]) -> None:
         self._loader.load_state_dict(restore_state(self._source, values))
+        if isinstance(self._loader, StatefulDataLoader):
+            begin_iterator(self._loader)
+
+
+def begin_iterator(loader: StatefulDataLoader[Any]) -> None:
+    """Make the iterator of a StatefulDataLoader now, before random states are restored.
+
+    Making it draws from the global random state; in the uninterrupted run that happened at the begin of the epoch. The
+    next `iter(loader)` gives this iterator out. One that stands at the end of its epoch is run over that end, so that
+    the next `iter(loader)` begins the next epoch and does not give an empty one.
+    """
+    loader.state_dict()
+    iterator = loader._iterator
+    try:
+        at_end = iterator is not None and iterator._num_yielded >= len(loader) > 0
+    except TypeError:  # an iterable data set without a length: its end cannot be told
+        return
+    if at_end and not iterator._finished:
+        for _ in loader:
+            raise StateMismatchError("the data loader gives more batches than its length says")

@@ -15,7 +15,7 @@ from keepstep.state.data import DataComponent
 from keepstep.state.model import ModelComponent
 from keepstep.state.names import parameter_names
 from keepstep.state.optimizer import OptimizerComponent
-from keepstep.state.rng import RngComponent
+from keepstep.state.rng import RngComponent, untouched_random_states
 from keepstep.state.stateful import PerRank, Stateful, StatefulComponent
 
 _SHOWN = 8
@@ -86,13 +86,18 @@ class JobState:
 
 
 def collect(components: Sequence[Component]) -> dict[str, Entry]:
-    """All entries of all components. Raises StateError when two claim one key."""
+    """All entries of all components. Raises StateError when two claim one key.
+
+    A state_dict() of a user's may draw random numbers (a StatefulDataLoader does): random states are read before any
+    other part, and put back after all.
+    """
     entries: dict[str, Entry] = {}
-    for component in components:
-        new = component.collect()
-        for clash in new.keys() & entries.keys():
-            raise StateError(f"two components hold the key {clash}")
-        entries |= new
+    with untouched_random_states():
+        for component in sorted(components, key=lambda part: not isinstance(part, RngComponent)):
+            new = component.collect()
+            for clash in new.keys() & entries.keys():
+                raise StateError(f"two components hold the key {clash}")
+            entries |= new
     return entries
 
 
