@@ -2,7 +2,7 @@ import datetime
 import enum
 import io
 import pathlib
-from collections import OrderedDict, deque, namedtuple
+from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +64,9 @@ VALUES = [
     frozenset({"a", "b"}),
     OrderedDict([("b", 1), ("a", 2)]),
     deque([1, 2], maxlen=3),
+    Counter({"b": 2, "a": 1}),
+    defaultdict(list, {"a": [1]}),
+    defaultdict(None, {"a": 1}),
     1 + 2j,
     datetime.datetime(2026, 1, 2, 3, 4, 5, 6),
     datetime.date(2026, 1, 2),
@@ -124,7 +127,8 @@ class MyInt(int):
 
 
 @pytest.mark.parametrize(
-    "value", [Odd(), lambda: 0, MyInt(3), np.array([Odd()]), object, io.BytesIO(), datetime.UTC, range(3)]
+    "value",
+    [Odd(), lambda: 0, MyInt(3), np.array([Odd()]), object, io.BytesIO(), datetime.UTC, range(3), defaultdict(Odd)],
 )
 def test_any_other_type_is_refused_by_its_path(value: Any) -> None:
     with pytest.raises(UnsupportedStateError, match=r"task\.x\.list\.1"):

@@ -151,7 +151,7 @@ class GlobalBatchLoader:
             count = size if end is None else min(size, end - self.position)
             share = min(size // self.division.ranks, count)
             # Without workers the samples are read right here, where the model draws from the same random states.
-            with untouched_random_states():
+            with untouched_random_states(devices=False):
                 batch = [next(passes) for _ in range(-(-share // self.division.microbatch_size))]
             self.position += count
             yield batch

@@ -7,7 +7,7 @@ tagged dicts. Tensors are taken out and stored under keys of their own. Such a t
 import datetime
 import enum
 import pathlib
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from typing import Any, TypeVar
@@ -20,6 +20,15 @@ from keepstep.errors import UnsupportedStateError
 _TAG = "__keepstep__"
 _PLAIN = (type(None), bool, int, float, str, bytes)
 _MAX_DEPTH = 200
+_FACTORIES: dict[str, Any] = {
+    "none": None,
+    "int": int,
+    "float": float,
+    "list": list,
+    "dict": dict,
+    "set": set,
+    "str": str,
+}
 _TIMES = {kind.__name__: kind for kind in (datetime.datetime, datetime.date, datetime.time)}
 
 C = TypeVar("C", bound=type)
@@ -68,8 +77,11 @@ def encode(value: Any, path: str, tensors: dict[str, torch.Tensor], depth: int =
         return kind(inner(part, i) for i, part in enumerate(value))
     if kind is dict:
         return _encode_dict(value, path, inner)
-    if kind is OrderedDict:
-        return {_TAG: "OrderedDict", "items": _encode_pairs(value, path, inner)}
+    if kind in (OrderedDict, Counter):
+        return {_TAG: kind.__name__, "items": _encode_pairs(value, path, inner)}
+    if kind is defaultdict and value.default_factory in _FACTORIES.values():
+        factory = next(name for name, made in _FACTORIES.items() if made is value.default_factory)
+        return {_TAG: "defaultdict", "items": _encode_pairs(value, path, inner), "factory": factory}
     if kind in (set, frozenset):
         parts = [inner(part, "{}") for part in value]
         return {_TAG: kind.__name__, "items": sorted(parts, key=repr)}
@@ -143,9 +155,13 @@ def decode(tree: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
         case "tensor":
             return tensors[tree["key"]]
         case "dict":
-            return {decode(k, tensors): decode(v, tensors) for k, v in tree["items"]}
+            return dict(_decode_pairs(tree, tensors))
         case "OrderedDict":
-            return OrderedDict((decode(k, tensors), decode(v, tensors)) for k, v in tree["items"])
+            return OrderedDict(_decode_pairs(tree, tensors))
+        case "Counter":
+            return Counter(dict(_decode_pairs(tree, tensors)))
+        case "defaultdict":
+            return defaultdict(_FACTORIES[tree["factory"]], _decode_pairs(tree, tensors))
         case "set":
             return {decode(part, tensors) for part in tree["items"]}
         case "frozenset":
@@ -158,6 +174,10 @@ def decode(tree: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
             return _decode_declared(_class_of(tree["class"]), decode(tree["fields"], tensors))
         case _:
             return _decode_scalar(tree)
+
+
+def _decode_pairs(tree: dict[str, Any], tensors: Mapping[str, torch.Tensor]) -> list[tuple[Any, Any]]:
+    return [(decode(key, tensors), decode(value, tensors)) for key, value in tree["items"]]
 
 
 def _decode_declared(kind: Any, values: dict[str, Any]) -> Any:

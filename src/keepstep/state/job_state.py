@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.lr_scheduler import LRScheduler
 
 from keepstep.dcp.entries import Entry, Scope, Stored
 from keepstep.dist.world import World
@@ -16,6 +17,7 @@ from keepstep.state.model import ModelComponent
 from keepstep.state.names import parameter_names
 from keepstep.state.optimizer import OptimizerComponent
 from keepstep.state.rng import RngComponent, untouched_random_states
+from keepstep.state.scheduler import TorchSchedulerComponent
 from keepstep.state.stateful import PerRank, Stateful, StatefulComponent
 
 _SHOWN = 8
@@ -76,6 +78,8 @@ class JobState:
                 dp_rank, dp_size = self._dp
                 rank = world.rank if dp_rank is None else dp_rank
                 parts.append(DataComponent(part, rank, world.size if dp_size is None else dp_size))
+            elif isinstance(part, LRScheduler):
+                parts.append(TorchSchedulerComponent(part))
             elif isinstance(part, PerRank):
                 parts.append(StatefulComponent(name, part.inner, f"{name}.rank_{world.rank}", Scope.ONE_RANK))
             else:

@@ -55,13 +55,13 @@ class RngComponent:
         set_states(state)
 
 
-def read_states() -> dict[str, Any]:
-    """All global random states of this process. Draws nothing."""
+def read_states(*, devices: bool = True) -> dict[str, Any]:
+    """All global random states of this process, with those of its CUDA devices or without. Draws nothing."""
     return {
         "python": random.getstate(),
         "numpy": np.random.get_state(legacy=False),
         "torch": _bytes(torch.get_rng_state()),
-        "cuda": [_bytes(state) for state in torch.cuda.get_rng_state_all()] if _cuda_in_use() else [],
+        "cuda": [_bytes(state) for state in torch.cuda.get_rng_state_all()] if devices and _cuda_in_use() else [],
     }
 
 
@@ -75,9 +75,13 @@ def set_states(states: Mapping[str, Any]) -> None:
 
 
 @contextmanager
-def untouched_random_states() -> Iterator[None]:
-    """Whatever the body draws, the process goes on with the numbers that it would have drawn without it."""
-    before = read_states()
+def untouched_random_states(*, devices: bool = True) -> Iterator[None]:
+    """Whatever the body draws, the process goes on with the numbers that it would have drawn without it.
+
+    Args:
+        devices: also for CUDA devices, which waits for them.
+    """
+    before = read_states(devices=devices)
     try:
         yield
     finally:
