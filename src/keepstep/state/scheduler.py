@@ -98,7 +98,7 @@ def _plain(state: Any) -> Any:
 
 def _differences(saved: Any, present: Any, path: str = "") -> list[str]:
     """How the two were set up differently: "T_max 40 when saved, 60 now"."""
-    if isinstance(saved, dict) and isinstance(present, dict):
+    if isinstance(saved, dict) and isinstance(present, dict) and all(isinstance(key, str) for key in saved):
         keys = [key for key in saved if key in present and key not in _POSITION]
         return [line for key in keys for line in _differences(saved[key], present[key], f"{path}{key}.")]
     if isinstance(saved, list) and isinstance(present, list) and any(isinstance(part, dict) for part in saved):
