@@ -1,9 +1,11 @@
 """Providers and configurations of tiny whole jobs."""
 
 import json
+import random
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -32,6 +34,17 @@ class Samples:
 
     def __getitem__(self, index: int) -> tuple[int, torch.Tensor]:
         return index, torch.linspace(-1, 1, 8) * (index + 1) / 50
+
+
+class Augmented(Samples):
+    """13 samples with noise from all three global random states."""
+
+    def __len__(self) -> int:
+        return 13
+
+    def __getitem__(self, index: int) -> tuple[int, torch.Tensor]:
+        noise = random.random() + float(np.random.rand()) + torch.rand(1).item()
+        return index, torch.linspace(-1, 1, 8) * (index + 1) / 13 + 0.1 * noise
 
 
 class Task:
@@ -83,6 +96,16 @@ def frozen_model(context: JobContext) -> Net:
     net = Net()
     net.base.requires_grad_(False)
     return net
+
+
+def model_without_dropout(context: JobContext) -> Net:
+    net = Net()
+    net.dropout.p = 0.0
+    return net
+
+
+def augmented(context: JobContext) -> Augmented:
+    return Augmented()
 
 
 def dataset(context: JobContext) -> Samples:

@@ -4,7 +4,7 @@ import sys
 
 import typer
 
-from keepstep.cli import infer, ls, prune, show, train, verify
+from keepstep.cli import audit, infer, ls, prune, show, train, verify
 from keepstep.cli.output import report_error
 from keepstep.errors import KeepstepError
 
@@ -16,7 +16,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (train, infer, ls, show, verify, prune):
+for command in (train, infer, ls, show, verify, prune, audit):
     app.command(command.__name__.rpartition(".")[2])(command.command)
 
 

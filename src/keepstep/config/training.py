@@ -104,10 +104,17 @@ class LRSchedulerConfig(Section):
 
 
 class DataConfig(Section):
-    """How samples are read. `shuffle` draws a new order for each epoch from the base seed."""
+    """How samples are read.
+
+    Attributes:
+        shuffle: a new order for each epoch, drawn from the base seed.
+        num_workers: worker processes of each rank; they change no sample and no random number.
+        ledger: note the samples of each step, for `keepstep audit`.
+    """
 
     shuffle: bool = True
     num_workers: Annotated[int, Field(ge=0)] = 0
+    ledger: bool = False
 
 
 class LoggingConfig(Section):

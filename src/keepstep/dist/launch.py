@@ -17,6 +17,11 @@ def pick_device() -> torch.device:
     return torch.device("cpu")
 
 
+def launched_ranks() -> int:
+    """The number of ranks that the launcher has started."""
+    return dist.get_world_size() if dist.is_initialized() else int(os.environ.get("WORLD_SIZE", "1"))
+
+
 @contextmanager
 def process_group() -> Iterator[torch.device]:
     """Be part of the launcher's world for the duration of the body. Without a launcher it does nothing.
@@ -27,7 +32,7 @@ def process_group() -> Iterator[torch.device]:
     device = pick_device()
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    if int(os.environ.get("WORLD_SIZE", "1")) == 1 or dist.is_initialized():
+    if launched_ranks() == 1 or dist.is_initialized():
         yield device
         return
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"

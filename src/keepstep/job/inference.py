@@ -14,7 +14,7 @@ from keepstep.checkpoint.resume import look
 from keepstep.config.job import JobConfig
 from keepstep.data.loader import GlobalBatchLoader
 from keepstep.dist.agree import agreed
-from keepstep.dist.launch import process_group
+from keepstep.dist.launch import launched_ranks, process_group
 from keepstep.dist.mesh import make_mesh
 from keepstep.dist.world import World, current_world
 from keepstep.errors import ConfigError
@@ -65,9 +65,10 @@ class InferenceJob:
             StopRequested: a signal came; the state of the last step is saved.
             KeepstepError: see `Checkpointer`.
         """
+        # Every rank comes to this by itself, so it is refused before any of them waits for another.
+        configure.check(self.config, launched_ranks())
         with process_group() as device:
             world = current_world()
-            configure.check(self.config, world.size)
             seed_all(self.inference.determinism.base_seed)
             context = JobContext(self.config, device, world.rank, world.size)
             shape, division = configure.divide_batches(self.inference.batching, self.config.mesh, world.size)

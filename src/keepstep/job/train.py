@@ -2,7 +2,6 @@
 
 import logging
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from keepstep.checkpoint.resume import look
 from keepstep.config.job import JobConfig
 from keepstep.data.loader import GlobalBatchLoader, MicroBatch
 from keepstep.dist.agree import agreed
-from keepstep.dist.launch import process_group
+from keepstep.dist.launch import launched_ranks, process_group
 from keepstep.dist.mesh import make_mesh
 from keepstep.dist.world import World, current_world
 from keepstep.errors import ConfigError
@@ -32,7 +31,9 @@ from keepstep.job.stop import leave_if_asked
 from keepstep.job.tracker import JsonlTracker
 from keepstep.plan import layout
 from keepstep.plan.resume import ResumeDecision, Start
+from keepstep.plan.schedule import is_save_due
 from keepstep.state.job_state import JobState
+from keepstep.storage.ledger import LedgerFile, rewind
 
 logger = logging.getLogger("keepstep")
 
@@ -65,9 +66,10 @@ class TrainingJob:
             StopRequested: a signal came; the state of the last step is saved.
             KeepstepError: see `Checkpointer`.
         """
+        # Every rank comes to this by itself, so it is refused before any of them waits for another.
+        configure.check(self.config, launched_ranks())
         with process_group() as device:
             world = current_world()
-            configure.check(self.config, world.size)
             decision = look(self.folder, world)
             if self._finish_from(decision, world):
                 return
@@ -145,9 +147,20 @@ class TrainingJob:
         with checkpointer:
             start = checkpointer.resume()
             configure.load_weights(trainer.model_stage_factory, model, fresh=start == 0)
-            loop = _Loop(self, model, task, optimizer, scheduler, metrics, tracker, world)
-            loop.run(iter(loader), start, checkpointer)
+            ledger = self._ledger(start, len(dataset), world)
+            loop = _Loop(self, model, task, optimizer, scheduler, metrics, tracker, ledger, world)
+            loop.run(loader, start, checkpointer)
         tracker.close()
+        if ledger is not None:
+            ledger.close()
+
+    def _ledger(self, start: int, length: int, world: World) -> LedgerFile | None:
+        if not self.trainer.data.ledger:
+            return None
+        with agreed(world, "opening the ledger"):
+            if world.rank == 0:
+                rewind(self.folder, start)
+        return LedgerFile(self.folder, world.rank, length)
 
     def _optimizer(self, context: JobContext, model: nn.Module) -> torch.optim.Optimizer:
         if self._providers.optimizer is None:
@@ -173,22 +186,26 @@ class _Loop:
         scheduler: Any,
         metrics: MeanLoss,
         tracker: JsonlTracker,
+        ledger: LedgerFile | None,
         world: World,
     ) -> None:
         self._trainer = job.trainer
         self._model, self._task = model, task
         self._optimizer, self._scheduler = optimizer, scheduler
-        self._metrics, self._tracker = metrics, tracker
+        self._metrics, self._tracker, self._ledger = metrics, tracker, ledger
         self._world = world
 
-    def run(self, batches: Iterator[list[MicroBatch]], start: int, checkpointer: Checkpointer) -> None:
+    def run(self, loader: GlobalBatchLoader, start: int, checkpointer: Checkpointer) -> None:
         total = self._trainer.total_steps
+        batches = iter(loader)
         self._model.train()
         begun = time.monotonic()
         with progress_bar(self._trainer.run.name, start, total, shown=self._world.rank == 0) as advance:
             for step in range(start + 1, total + 1):
                 rates = self._scheduler.get_last_lr()
-                self._metrics.update(self._step(next(batches)))
+                batch = next(batches)
+                self._metrics.update(self._step(batch))
+                self._note(step, loader, batch)
                 text = ""
                 if step % self._trainer.logging.period_steps == 0 or step == total:
                     text = self._log(step, rates, (step - start) / (time.monotonic() - begun))
@@ -214,6 +231,15 @@ class _Loop:
             dist.all_reduce(mean)
             mean /= self._world.size
         return mean
+
+    def _note(self, step: int, loader: GlobalBatchLoader, batch: list[MicroBatch]) -> None:
+        if self._ledger is None:
+            return
+        share = loader.division.global_batch_size // loader.division.ranks
+        begin = loader.position - loader.division.global_batch_size + self._world.rank * share
+        self._ledger.append(step, begin, [index for micro in batch for index in micro.indices])
+        if is_save_due(step, self._trainer.total_steps, self._trainer.checkpointing.period_steps):
+            self._ledger.sync()
 
     def _log(self, step: int, rates: Any, speed: float) -> str:
         loss = self._metrics.read()
