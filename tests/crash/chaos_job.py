@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from keepstep.dist.world import GroupWorld
+from keepstep.dist.world import GroupWorld, SingleWorld
 from tests.rig import forks, tiny
 
 
@@ -19,14 +19,20 @@ def main(out: Path) -> None:
     with ExitStack() as stack:
         if "RANK" in os.environ:
             dist.init_process_group("gloo", timeout=timedelta(seconds=20))
-            stack.callback(dist.destroy_process_group)
+            stack.callback(_leave)
             forks.world = GroupWorld(timedelta(seconds=20))
         result = tiny.train(tiny.Tiny(str(out / "checkpoints"), total=6, period=2, keep=None))
         if forks.world.rank == 0:
             print(f"resumed from step {result.pop('start')}", flush=True)
             with (out / "final.json").open("w") as file:
-                json.dump(result, file)
+                json.dump(result, file, sort_keys=True)
         forks.world.gather(None)
+
+
+def _leave() -> None:
+    # A group that lives until the interpreter ends may abort it: its threads are still there.
+    forks.world = SingleWorld()
+    dist.destroy_process_group()
 
 
 if __name__ == "__main__":

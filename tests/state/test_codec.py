@@ -2,6 +2,7 @@ import datetime
 import enum
 import io
 import pathlib
+import random
 from collections import Counter, OrderedDict, defaultdict, deque, namedtuple
 from dataclasses import dataclass
 from typing import Any
@@ -71,6 +72,7 @@ VALUES = [
     datetime.datetime(2026, 1, 2, 3, 4, 5, 6),
     datetime.date(2026, 1, 2),
     datetime.time(3, 4),
+    datetime.datetime(2026, 1, 2, tzinfo=datetime.timezone(datetime.timedelta(hours=2))),
     datetime.timedelta(days=-1, microseconds=7),
     pathlib.Path("a/b"),
     torch.bfloat16,
@@ -107,6 +109,15 @@ def test_numpy_generators_go_on_where_they_were(bits: str) -> None:
     back = round_trip(generator)
     assert back.integers(0, 1000, 20).tolist() == generator.integers(0, 1000, 20).tolist()
     assert back.standard_normal() == generator.standard_normal()
+    assert back.spawn(1)[0].random() == generator.spawn(1)[0].random()
+
+
+def test_other_sources_of_random_numbers_go_on_where_they_were() -> None:
+    python, of_torch = random.Random(3), torch.Generator().manual_seed(4)
+    python.random(), torch.rand(2, generator=of_torch)
+    back = round_trip([python, of_torch])
+    assert back[0].random() == python.random()
+    assert torch.equal(torch.rand(3, generator=back[1]), torch.rand(3, generator=of_torch))
 
 
 def test_tensors_are_taken_out_under_their_path() -> None:
@@ -116,6 +127,10 @@ def test_tensors_are_taken_out_under_their_path() -> None:
     assert set(tensors) == {"task.state.deep.0", "task.state.deep.1.er"}
     back = decode(tree, tensors)
     assert torch.equal(back["deep"][1]["er"], torch.zeros(3))
+
+
+STRUCTURED = np.zeros(2, dtype=[("a", int)])
+MASKED = np.ma.masked_array([1, 2], [True, False])
 
 
 class Odd:
@@ -128,7 +143,19 @@ class MyInt(int):
 
 @pytest.mark.parametrize(
     "value",
-    [Odd(), lambda: 0, MyInt(3), np.array([Odd()]), object, io.BytesIO(), datetime.UTC, range(3), defaultdict(Odd)],
+    [
+        Odd(),
+        lambda: 0,
+        MyInt(3),
+        np.array([Odd()]),
+        object,
+        io.BytesIO(),
+        datetime.UTC,
+        range(3),
+        defaultdict(Odd),
+        STRUCTURED,
+        MASKED,
+    ],
 )
 def test_any_other_type_is_refused_by_its_path(value: Any) -> None:
     with pytest.raises(UnsupportedStateError, match=r"task\.x\.list\.1"):

@@ -4,14 +4,37 @@ import os
 import sys
 import tempfile
 import uuid
+from dataclasses import fields
 from pathlib import Path
+from typing import Any
 
 import typer
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
+_SHUTDOWN_SECONDS = 3600
 OUTCOME_VARIABLE = "KEEPSTEP_OUTCOME_FILE"
+
+
+def _config(nproc: int) -> LaunchConfig:
+    # Ranks save before they leave, and get the time for it. torch 2.9 does not know these settings yet.
+    known = {field.name for field in fields(LaunchConfig)}
+    wanted: dict[str, Any] = {
+        "shutdown_timeout": _SHUTDOWN_SECONDS,
+        "signals_to_handle": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+    }
+    return LaunchConfig(
+        min_nodes=1,
+        max_nodes=1,
+        nproc_per_node=nproc,
+        run_id=uuid.uuid4().hex,
+        rdzv_backend="c10d",
+        rdzv_endpoint="localhost:0",
+        max_restarts=0,
+        monitor_interval=0.1,
+        **{name: value for name, value in wanted.items() if name in known},
+    )
 
 
 def launch(arguments: list[str], nproc: int) -> None:
@@ -27,22 +50,14 @@ def launch(arguments: list[str], nproc: int) -> None:
     with tempfile.TemporaryDirectory(prefix="keepstep-") as folder:
         outcome = Path(folder) / "outcome"
         os.environ[OUTCOME_VARIABLE] = str(outcome)
-        config = LaunchConfig(
-            min_nodes=1,
-            max_nodes=1,
-            nproc_per_node=nproc,
-            run_id=uuid.uuid4().hex,
-            rdzv_backend="c10d",
-            rdzv_endpoint="localhost:0",
-            max_restarts=0,
-            monitor_interval=0.1,
-        )
+        config = _config(nproc)
         code = 0
         try:
             elastic_launch(config, sys.executable)("-m", "keepstep.cli.worker", *arguments)
         except (ChildFailedError, SignalException):
             # The launcher tells which rank died first; what the job itself came to stands in the outcome file.
-            code = int(outcome.read_text()) if outcome.exists() else 1
+            # A rank that died after the main process was done has failed all the same.
+            code = (int(outcome.read_text()) if outcome.exists() else 1) or 1
         finally:
             del os.environ[OUTCOME_VARIABLE]
     if code:

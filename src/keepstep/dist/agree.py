@@ -12,6 +12,7 @@ from keepstep.errors import KeepstepError, RankFailedError
 class _Failure:
     text: str
     host: str
+    exit_code: int
 
 
 @contextmanager
@@ -34,7 +35,8 @@ def agreed(world: World, phase: str, error_type: type[RankFailedError] = RankFai
         yield
     except Exception as error:  # noqa: BLE001 - it is raised below, on all ranks, with its cause
         problem = error
-    failure = None if problem is None else _Failure(_describe(problem), host_name())
+    code = getattr(problem, "exit_code", 1)
+    failure = None if problem is None else _Failure(_describe(problem), host_name(), code)
     failures = [(rank, found) for rank, found in enumerate(world.gather(failure)) if found is not None]
     if not failures:
         return
@@ -43,7 +45,9 @@ def agreed(world: World, phase: str, error_type: type[RankFailedError] = RankFai
     rank, first = failures[0]
     where = f" on rank {rank} of {world.size} ({first.host})" if world.size > 1 else ""
     others = f"; {len(failures) - 1} more ranks failed" if len(failures) > 1 else ""
-    raise error_type(f"{phase} failed{where}: {first.text}{others}", rank=rank, phase=phase) from problem
+    shared = error_type(f"{phase} failed{where}: {first.text}{others}", rank=rank, phase=phase)
+    shared.exit_code = first.exit_code
+    raise shared from problem
 
 
 def _describe(error: Exception) -> str:

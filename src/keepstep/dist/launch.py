@@ -3,11 +3,14 @@
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 
-from keepstep.dist.world import DEFAULT_TIMEOUT
+
+
+TRAINING_TIMEOUT = timedelta(minutes=30)
 
 
 def pick_device() -> torch.device:
@@ -36,7 +39,7 @@ def process_group() -> Iterator[torch.device]:
         yield device
         return
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=DEFAULT_TIMEOUT)
+    dist.init_process_group(backend, timeout=TRAINING_TIMEOUT)
     try:
         yield device
     finally:

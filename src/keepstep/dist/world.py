@@ -7,7 +7,8 @@ from typing import Any, Protocol, TypeVar
 import torch.distributed as dist
 
 T = TypeVar("T")
-DEFAULT_TIMEOUT = timedelta(minutes=10)
+# Ranks wait on this group while one of them exports or deletes; a rank that dies is noticed at once all the same.
+DEFAULT_TIMEOUT = timedelta(hours=2)
 
 
 class World(Protocol):

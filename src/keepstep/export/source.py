@@ -1,7 +1,7 @@
 """Fills a model from a safetensors model state (`source_checkpoint`)."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 import torch
@@ -29,7 +29,10 @@ def find_files(source: str | Path) -> list[Path]:
     if (path / SINGLE_FILE).is_file():
         return [path / SINGLE_FILE]
     if (path / INDEX_FILE).is_file():
-        names = set(json.loads((path / INDEX_FILE).read_text())["weight_map"].values())
+        try:
+            names = set(json.loads((path / INDEX_FILE).read_text())["weight_map"].values())
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ConfigError(f"source_checkpoint = {source}: {INDEX_FILE} is not readable: {error!r}") from error
         files = [path / name for name in sorted(names)]
         absent = [file for file in files if not file.is_file()]
         if absent:
@@ -41,22 +44,27 @@ def find_files(source: str | Path) -> list[Path]:
     )
 
 
-def load_source(source: str | Path, models: Sequence[nn.Module], *, only: set[str] | None = None) -> None:
+def load_source(
+    source: str | Path,
+    models: Sequence[nn.Module],
+    *,
+    optional: Collection[str] = (),
+    skip: Collection[str] = (),
+) -> None:
     """Copy a model state into the models, in place; every rank takes its own shards.
 
     Args:
         source: see `find_files`.
         models: model stages.
-        only: names to fill; None fills all.
+        optional: names that the model state may lack.
+        skip: names that are left as they are.
 
     Raises:
         ConfigError: the model state is missing or not readable.
         StateMismatchError: it lacks a name or has another shape; the model may be partly filled.
     """
     wanted = {
-        name: value
-        for name, value in named_tensors(models)
-        if isinstance(value, torch.Tensor) and (only is None or name in only)
+        name: value for name, value in named_tensors(models) if isinstance(value, torch.Tensor) and name not in skip
     }
     for file in find_files(source):
         try:
@@ -65,8 +73,8 @@ def load_source(source: str | Path, models: Sequence[nn.Module], *, only: set[st
                     _copy(wanted.pop(name), content.get_tensor(name), name, source)
         except SafetensorError as error:
             raise ConfigError(f"source_checkpoint = {source}: {file} is not readable: {error}") from error
-    if wanted:
-        names = sorted(wanted)
+    names = sorted(set(wanted) - set(optional))
+    if names:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         raise StateMismatchError(f"source_checkpoint = {source} lacks {', '.join(names[:_SHOWN])}{more}")
 

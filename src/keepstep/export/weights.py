@@ -10,12 +10,13 @@ from safetensors.torch import save_file
 
 from keepstep.dcp.metadata import read_metadata, stored_keys
 from keepstep.dcp.reader import read
-from keepstep.errors import ConfigError
+from keepstep.errors import ConfigError, DamagedCheckpointError
 from keepstep.export.source import SINGLE_FILE, find_files
 from keepstep.plan import layout
 from keepstep.state.component import under
 from keepstep.storage.local import make_folders, publish, remove_tree, replace_text, sync_folder
 from keepstep.storage.survey import inspect
+from keepstep.storage.verify import verify_files
 
 RECORD_FILE = "keepstep.json"
 _PREFIX = "model"
@@ -26,30 +27,63 @@ def export(checkpoint: Path, target: Path, source: str | None = None) -> None:
 
     Args:
         checkpoint: a `save-<step>` folder.
-        target: the folder to make. An earlier export there is replaced in one step; anything else is refused.
+        target: the folder to make. In the folder of an earlier export only keepstep's own files are replaced; a
+            folder with anything else is refused.
         source: where parameters come from that a trainable-only checkpoint does not hold.
 
     Raises:
         ConfigError: `target` holds something that is no export, or `source` is no model state.
+        DamagedCheckpointError: a byte of the checkpoint has changed.
     """
-    _refuse_foreign(target)
+    check_target(target)
+    _check_undamaged(checkpoint)
     weights = _weights(checkpoint)
     if source is not None:
         weights = {**_others(source, set(weights)), **weights}
+    identity = identity_of(checkpoint)
+    metadata = {"format": "pt", **{f"keepstep.{key}": str(value) for key, value in identity.items()}}
+    if target.is_dir():
+        _write_into(target, weights, metadata, identity)
+        return
     make_folders(target.parent)
     scratch = target.with_name(f".{target.name}.keepstep-tmp")
     remove_tree(scratch)
     scratch.mkdir()
     try:
-        identity = identity_of(checkpoint)
-        metadata = {"format": "pt", **{f"keepstep.{key}": str(value) for key, value in identity.items()}}
-        save_file(weights, scratch / SINGLE_FILE, metadata)
-        _sync_file(scratch / SINGLE_FILE)
-        replace_text(scratch / RECORD_FILE, json.dumps(identity, indent=1) + "\n")
-        sync_folder(scratch)
+        _write_into(scratch, weights, metadata, identity)
         publish(scratch, target)
     finally:
         remove_tree(scratch)
+
+
+def _write_into(
+    folder: Path, weights: dict[str, torch.Tensor], metadata: dict[str, str], identity: dict[str, str | int]
+) -> None:
+    """Put weights and record into a folder, whatever else lies there (a tokenizer, a config).
+
+    The record goes first and comes back last: weights without it are made again.
+    """
+    (folder / RECORD_FILE).unlink(missing_ok=True)
+    sync_folder(folder)
+    scratch = folder / f".{SINGLE_FILE}.keepstep-tmp"
+    try:
+        save_file(weights, scratch, metadata)
+        _sync_file(scratch)
+        scratch.rename(folder / SINGLE_FILE)
+    finally:
+        scratch.unlink(missing_ok=True)
+    replace_text(folder / RECORD_FILE, json.dumps(identity, indent=1) + "\n")
+
+
+def _check_undamaged(checkpoint: Path) -> None:
+    step = layout.step_of(checkpoint.name)
+    found = None if step is None else inspect(checkpoint, step)
+    if found is None or found.manifest is None:
+        raise ConfigError(f"{checkpoint} is not a checkpoint of keepstep (a save-<step> folder with a manifest)")
+    problems = [found.found.problem] if found.found.problem else []
+    problems = problems or [str(one) for one in verify_files(checkpoint, found.manifest, sorted(found.manifest.files))]
+    if problems:
+        raise DamagedCheckpointError(f"{checkpoint} is damaged and not exported: {problems[0]}")
 
 
 def identity_of(checkpoint: Path) -> dict[str, str | int]:
@@ -68,7 +102,8 @@ def is_exported(checkpoint: Path, target: Path) -> bool:
     return bool(record == identity_of(checkpoint)) and (target / SINGLE_FILE).is_file()
 
 
-def _refuse_foreign(target: Path) -> None:
+def check_target(target: Path) -> None:
+    """Refuse a target that holds something that is no export. Raises ConfigError."""
     if not os.path.lexists(target) or (target / RECORD_FILE).is_file():
         return
     if target.is_dir() and not any(target.iterdir()):
@@ -77,9 +112,6 @@ def _refuse_foreign(target: Path) -> None:
 
 
 def _weights(checkpoint: Path) -> dict[str, torch.Tensor]:
-    step = layout.step_of(checkpoint.name)
-    if step is None or inspect(checkpoint, step).manifest is None:
-        raise ConfigError(f"{checkpoint} is not a checkpoint of keepstep (a save-<step> folder with a manifest)")
     metadata = read_metadata(checkpoint)
     tensors = {
         key: torch.empty(what.shape, dtype=what.dtype)

@@ -62,20 +62,20 @@ def load_weights(config: ModelStageFactoryConfig, model: nn.Module, *, fresh: bo
     """Fill the model from source_checkpoint: everything at a fresh start; at a resume only what checkpoints lack."""
     if config.source_checkpoint is None:
         return
-    if fresh:
-        load_source(config.source_checkpoint, [model])
-    elif config.checkpoint_only_trainable_parameters:
-        frozen = {
-            name
-            for name, value in named_tensors([model])
-            if not (isinstance(value, nn.Parameter) and value.requires_grad)
-        }
-        load_source(config.source_checkpoint, [model], only=frozen)
+    if not config.checkpoint_only_trainable_parameters:
+        if fresh:
+            load_source(config.source_checkpoint, [model])
+        return
+    trainable = {
+        name for name, value in named_tensors([model]) if isinstance(value, nn.Parameter) and value.requires_grad
+    }
+    # Adapters are new: a base model has none, so at a fresh start they may keep their first values.
+    load_source(config.source_checkpoint, [model], optional=trainable, skip=set() if fresh else trainable)
 
 
-def check_source(config: ModelStageFactoryConfig) -> None:
-    """Refuse a source_checkpoint that is not there."""
-    if config.source_checkpoint is not None:
+def check_source(config: ModelStageFactoryConfig, *, fresh: bool) -> None:
+    """Refuse a source_checkpoint that is needed and not there: a resume of a whole checkpoint needs none."""
+    if config.source_checkpoint is not None and (fresh or config.checkpoint_only_trainable_parameters):
         find_files(config.source_checkpoint)
 
 

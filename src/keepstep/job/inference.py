@@ -12,6 +12,7 @@ from torch.distributed.fsdp import FSDPModule
 from keepstep.checkpoint.checkpointer import Checkpointer
 from keepstep.checkpoint.resume import look
 from keepstep.config.job import JobConfig
+from keepstep.data.device import to_device
 from keepstep.data.loader import GlobalBatchLoader
 from keepstep.dist.agree import agreed
 from keepstep.dist.launch import launched_ranks, process_group
@@ -84,18 +85,23 @@ class InferenceJob:
             total = loader.steps or 0
             decision = look(self.folder, world)
             done = decision.start is Start.RESUME and decision.candidates[0] >= total
-            if done and world.broadcast(self._has_output(decision.candidates[0])):
+            if done and self._has_output(decision.candidates[0], world):
                 if world.rank == 0:
                     logger.info(ALREADY_COMPLETE)
                 return
-            self._infer(context, loader, world, shape, total)
+            fresh = decision.start is Start.FRESH
+            self._infer(context, loader, world, shape, total, fresh=fresh)
 
-    def _infer(self, context: JobContext, loader: GlobalBatchLoader, world: World, shape: Any, total: int) -> None:
+    def _infer(
+        self, context: JobContext, loader: GlobalBatchLoader, world: World, shape: Any, total: int, *, fresh: bool
+    ) -> None:
         be_deterministic()
         factory = self.inference.model_stage_factory
-        configure.check_source(factory)
+        configure.check_source(factory, fresh=fresh)
         model: nn.Module = self._providers.model(context).to(context.device)
-        if shape.shard > 1:
+        # By default each rank has the whole model: ranks of a sharded one meet in every pass, and a task may make
+        # more passes for one sample than for another.
+        if self.config.mesh.data_parallel_shard not in (1, "auto"):
             model = parallelize(model, make_mesh(shape, context.device))
         model.eval()
         task = self._providers.task(context)
@@ -107,12 +113,14 @@ class InferenceJob:
         checkpointer = Checkpointer(self.inference.checkpointing, state, None, total or None, facts=facts, world=world)
         with checkpointer:
             start = checkpointer.resume()
-            configure.load_weights(factory, model, fresh=start == 0)
-            self._loop(model, task, loader, start, total, checkpointer, world)
+            with agreed(world, "loading source_checkpoint"):
+                configure.load_weights(factory, model, fresh=start == 0)
+            self._loop(context, model, task, loader, start, total, checkpointer, world)
         self._write_output(task, total, world)
 
     def _loop(
         self,
+        context: JobContext,
         model: nn.Module,
         task: Any,
         loader: GlobalBatchLoader,
@@ -129,7 +137,7 @@ class InferenceJob:
                 own: list[Any] = []
                 for micro in next(batches):
                     with without_gradients():
-                        results = list(task.predict(model, micro.data))
+                        results = list(task.predict(model, to_device(micro.data, context.device)))
                     own += results[: micro.samples]
                 task.collect([result for part in world.gather(own) for result in part])
                 if world.rank == 0 and (step % self.inference.logging.period_steps == 0 or step == total):
@@ -150,7 +158,12 @@ class InferenceJob:
                 replace_text(_record_of(Path(target)), json.dumps(self._identity(total)) + "\n")
                 logger.info("wrote %s", target)
 
-    def _has_output(self, step: int) -> bool:
+    def _has_output(self, step: int, world: World) -> bool:
+        with agreed(world, f"looking for {self.inference.output_to}"):
+            found = world.rank == 0 and self._find_output(step)
+        return world.broadcast(found)
+
+    def _find_output(self, step: int) -> bool:
         target = self.inference.output_to
         if target is None:
             return True

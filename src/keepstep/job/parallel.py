@@ -5,6 +5,8 @@ from torch import nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
+from keepstep.errors import ConfigError
+
 
 def parallelize(model: nn.Module, mesh: DeviceMesh | None) -> nn.Module:
     """Replicate and shard a model over a (replicate, shard) mesh with FSDP2, in place.
@@ -15,12 +17,21 @@ def parallelize(model: nn.Module, mesh: DeviceMesh | None) -> nn.Module:
     """
     if mesh is None:
         return model
-    for module in list(model.modules()):
+    scalars = [name for name, parameter in model.named_parameters() if parameter.ndim == 0]
+    if scalars:
+        raise ConfigError(f"mesh: {scalars[0]} has no dimension to shard or replicate over; give it the shape (1,)")
+    # Inner units first: a unit must not hold parameters that are a unit of their own later.
+    for module in reversed(list(model.modules())):
         if isinstance(module, nn.ModuleList):
             for layer in module:
-                fully_shard(layer, mesh=mesh)
+                if _has_forward(layer) and not isinstance(layer, FSDPModule):
+                    fully_shard(layer, mesh=mesh)
     fully_shard(model, mesh=mesh)
     return model
+
+
+def _has_forward(module: nn.Module) -> bool:
+    return not isinstance(module, nn.ModuleList | nn.ModuleDict | nn.ParameterList | nn.ParameterDict)
 
 
 def sync_gradients(model: nn.Module, on: bool) -> None:

@@ -12,13 +12,14 @@ from torch import nn
 from keepstep.checkpoint.checkpointer import Checkpointer
 from keepstep.checkpoint.resume import look
 from keepstep.config.job import JobConfig
+from keepstep.data.device import to_device
 from keepstep.data.loader import GlobalBatchLoader, MicroBatch
 from keepstep.dist.agree import agreed
 from keepstep.dist.launch import launched_ranks, process_group
 from keepstep.dist.mesh import make_mesh
 from keepstep.dist.world import World, current_world
-from keepstep.errors import ConfigError
-from keepstep.export.weights import export, is_exported
+from keepstep.errors import ConfigError, DamagedCheckpointError
+from keepstep.export.weights import check_target, export, is_exported
 from keepstep.job import configure
 from keepstep.job.determinism import be_deterministic, seed_all
 from keepstep.job.lr_schedule import PhaseLR
@@ -73,6 +74,7 @@ class TrainingJob:
             decision = look(self.folder, world)
             if self._finish_from(decision, world):
                 return
+            self._check_targets(world, fresh=decision.start is Start.FRESH)
             self._train(device, world)
             self._export(self.folder / layout.checkpoint_name(self.trainer.total_steps), world)
 
@@ -83,27 +85,50 @@ class TrainingJob:
         last = decision.candidates[0]
         if last > self.trainer.total_steps and world.rank == 0:
             logger.warning("total_steps is %d, and step %d is done already", self.trainer.total_steps, last)
-        if not self._export(self.folder / layout.checkpoint_name(last), world) and world.rank == 0:
+        try:
+            exported = self._export(self.folder / layout.checkpoint_name(last), world)
+        except DamagedCheckpointError as error:
+            if world.rank == 0:
+                logger.warning("%s; going on from the checkpoint before it", error)
+            return False
+        if not exported and world.rank == 0:
             logger.info(ALREADY_COMPLETE)
         return True
+
+    def _check_targets(self, world: World, *, fresh: bool) -> None:
+        """Refuse now what would fail after days of training."""
+        with agreed(world, "checking the configuration"):
+            configure.check_source(self.trainer.model_stage_factory, fresh=fresh)
+            if self.trainer.export_to is not None:
+                check_target(Path(self.trainer.export_to))
 
     def _export(self, checkpoint: Path, world: World) -> bool:
         """Export the last checkpoint if that is configured and not done. Returns whether it was made now."""
         target = self.trainer.export_to
-        if target is None or world.broadcast(is_exported(checkpoint, Path(target))):
+        if target is None:
             return False
+        with agreed(world, f"looking for the export {target}"):
+            done = world.rank == 0 and is_exported(checkpoint, Path(target))
+        if world.broadcast(done):
+            return False
+        damage: DamagedCheckpointError | None = None
         with agreed(world, f"exporting {checkpoint} to {target}"):
             if world.rank == 0:
                 factory = self.trainer.model_stage_factory
                 partial = factory.checkpoint_only_trainable_parameters
-                export(checkpoint, Path(target), factory.source_checkpoint if partial else None)
-                logger.info("exported step %s to %s", layout.step_of(checkpoint.name), target)
+                try:
+                    export(checkpoint, Path(target), factory.source_checkpoint if partial else None)
+                    logger.info("exported step %s to %s", layout.step_of(checkpoint.name), target)
+                except DamagedCheckpointError as error:
+                    damage = error
+        damage = world.broadcast(damage)
+        if damage is not None:
+            raise damage
         return True
 
     def _train(self, device: torch.device, world: World) -> None:
         trainer = self.trainer
         be_deterministic()
-        configure.check_source(trainer.model_stage_factory)
         context = JobContext(self.config, device, world.rank, world.size)
         shape, division = configure.divide_batches(trainer.batching, self.config.mesh, world.size)
         seed = trainer.determinism.base_seed
@@ -146,9 +171,10 @@ class TrainingJob:
         )
         with checkpointer:
             start = checkpointer.resume()
-            configure.load_weights(trainer.model_stage_factory, model, fresh=start == 0)
+            with agreed(world, "loading source_checkpoint"):
+                configure.load_weights(trainer.model_stage_factory, model, fresh=start == 0)
             ledger = self._ledger(start, len(dataset), world)
-            loop = _Loop(self, model, task, optimizer, scheduler, metrics, tracker, ledger, world)
+            loop = _Loop(self, model, task, optimizer, scheduler, metrics, tracker, ledger, world, device)
             loop.run(loader, start, checkpointer)
         tracker.close()
         if ledger is not None:
@@ -188,12 +214,14 @@ class _Loop:
         tracker: JsonlTracker,
         ledger: LedgerFile | None,
         world: World,
+        device: torch.device,
     ) -> None:
         self._trainer = job.trainer
         self._model, self._task = model, task
         self._optimizer, self._scheduler = optimizer, scheduler
         self._metrics, self._tracker, self._ledger = metrics, tracker, ledger
         self._world = world
+        self._device = device
 
     def run(self, loader: GlobalBatchLoader, start: int, checkpointer: Checkpointer) -> None:
         total = self._trainer.total_steps
@@ -218,7 +246,7 @@ class _Loop:
         losses = []
         for number, micro in enumerate(batch):
             sync_gradients(self._model, number == len(batch) - 1)
-            loss = self._task.loss(self._model, micro.data) / len(batch)
+            loss = self._task.loss(self._model, to_device(micro.data, self._device)) / len(batch)
             loss.backward()
             losses.append(loss.detach())
         if self._trainer.max_gradient_norm is not None:

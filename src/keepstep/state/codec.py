@@ -7,6 +7,7 @@ tagged dicts. Tensors are taken out and stored under keys of their own. Such a t
 import datetime
 import enum
 import pathlib
+import random
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
@@ -125,14 +126,18 @@ def _encode_scalar(value: Any, kind: type) -> Any:
         return {_TAG: "complex", "parts": (value.real, value.imag)}
     if kind is bytearray:
         return {_TAG: "bytearray", "data": _encode_bytes(bytes(value))}
-    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+    if kind is np.ndarray and not value.dtype.hasobject and value.dtype.names is None:
         data = np.ascontiguousarray(value)
         return {_TAG: "ndarray", "dtype": value.dtype.str, "shape": value.shape, "data": _encode_bytes(data.tobytes())}
     if isinstance(value, np.generic) and not value.dtype.hasobject:
         return {_TAG: "numpy scalar", "dtype": value.dtype.str, "data": value.tobytes()}
     if isinstance(value, np.random.Generator):
-        return {_TAG: "numpy generator", "state": encode(dict(value.bit_generator.state), "state", {})}
-    if kind.__name__ in _TIMES and kind is _TIMES[kind.__name__] and getattr(value, "tzinfo", None) is None:
+        return _encode_generator(value)
+    if kind is random.Random:
+        return {_TAG: "random.Random", "state": value.getstate()}
+    if kind is torch.Generator:
+        return {_TAG: "torch generator", "device": str(value.device), "state": value.get_state().numpy().tobytes()}
+    if kind.__name__ in _TIMES and kind is _TIMES[kind.__name__] and _has_plain_zone(value):
         return {_TAG: kind.__name__, "text": value.isoformat()}
     if kind is datetime.timedelta:
         return {_TAG: "timedelta", "parts": (value.days, value.seconds, value.microseconds)}
@@ -203,7 +208,15 @@ def _decode_scalar(tree: dict[str, Any]) -> Any:
         case "numpy scalar":
             return np.frombuffer(tree["data"], np.dtype(tree["dtype"]))[0]
         case "numpy generator":
-            return _decode_generator(decode(tree["state"], {}))
+            return _decode_generator(tree)
+        case "random.Random":
+            source = random.Random()
+            source.setstate(tree["state"])
+            return source
+        case "torch generator":
+            made = torch.Generator(tree["device"])
+            made.set_state(torch.frombuffer(bytearray(tree["state"]), dtype=torch.uint8))
+            return made
         case "datetime" | "date" | "time" as name:
             return _TIMES[name].fromisoformat(tree["text"])
         case "timedelta":
@@ -220,13 +233,44 @@ def _decode_scalar(tree: dict[str, Any]) -> Any:
             raise UnsupportedStateError(f"the checkpoint holds a value of the unknown kind {other!r}")
 
 
-def _decode_generator(state: dict[str, Any]) -> np.random.Generator:
-    name = state["bit_generator"]
+def _has_plain_zone(value: Any) -> bool:
+    """Whether a time has no zone, or a fixed offset, which its text form keeps."""
+    zone = getattr(value, "tzinfo", None)
+    return zone is None or type(zone) is datetime.timezone
+
+
+def _encode_generator(value: np.random.Generator) -> Any:
+    sequence: Any = value.bit_generator.seed_seq
+    origin = None
+    if isinstance(sequence, np.random.SeedSequence):  # what `spawn` makes children from
+        origin = (sequence.entropy, sequence.spawn_key, sequence.pool_size, sequence.n_children_spawned)
+    tree = {"state": dict(value.bit_generator.state), "origin": origin}
+    return {_TAG: "numpy generator", **encode(tree, "state", {})}
+
+
+def _decode_generator(tree: dict[str, Any]) -> np.random.Generator:
+    state = decode(tree["state"], {})
+    name, origin = state["bit_generator"], decode(tree["origin"], {})
     if name not in ("PCG64", "PCG64DXSM", "MT19937", "Philox", "SFC64"):
         raise UnsupportedStateError(f"the checkpoint holds an unknown NumPy bit generator {name!r}")
-    bits = getattr(np.random, name)()
+    seed = None
+    if origin is not None:
+        entropy, spawn_key, pool_size, spawned = origin
+        seed = np.random.SeedSequence(entropy, spawn_key=spawn_key, pool_size=pool_size, n_children_spawned=spawned)
+    bits = getattr(np.random, name)(seed)
     bits.state = state
     return np.random.Generator(bits)
+
+
+def tensor_keys(tree: Any) -> set[str]:
+    """The keys of the tensors that a plain tree points to."""
+    if type(tree) in (list, tuple):
+        return {key for part in tree for key in tensor_keys(part)}
+    if type(tree) is not dict:
+        return set()
+    if tree.get(_TAG) == "tensor":
+        return {tree["key"]}
+    return {key for part in tree.values() for key in tensor_keys(part)}
 
 
 def _is_named_tuple(kind: type) -> bool:

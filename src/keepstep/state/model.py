@@ -9,7 +9,7 @@ from torch import nn
 from keepstep.dcp.entries import Entry, Stored
 from keepstep.state.codec import decode, encode
 from keepstep.state.component import LoadRequest, under
-from keepstep.state.names import named_tensors, unwrapped
+from keepstep.state.names import clean_name, named_tensors, unwrapped
 
 _EXTRA = "_extra_state"
 
@@ -50,28 +50,41 @@ class ModelComponent:
             key = f"{self.name}.{name}"
             if key not in stored:
                 request.missing.append(f"{key} (a {'parameter or buffer' if _is_tensor(value) else 'value'})")
+            elif _is_extra(name):
+                what = stored[key]
+                if what.shape is None or what.dtype is None:
+                    request.trees.add(key)
+                else:
+                    request.tensors[key] = torch.empty(what.shape, dtype=what.dtype)
             elif isinstance(value, torch.Tensor):
                 problem = _mismatch(value, stored[key])
                 if problem:
                     request.missing.append(f"{key}: {problem}")
                 request.tensors[key] = value.detach()
-            else:
-                request.trees.add(key)
         for key, what in under(self.name, stored).items():
             if f".{_EXTRA}." in key and what.shape is not None and what.dtype is not None:
                 request.tensors[key] = torch.empty(what.shape, dtype=what.dtype)
         return request
 
     def apply(self, values: Mapping[str, Any]) -> None:
-        # Tensors of the model were filled in place; only extra state is handed over.
+        # Parameters and buffers were filled in place. Extra state is handed over, also where it is a tensor: a module
+        # may make that tensor anew at each call.
         tensors = {key: value for key, value in values.items() if isinstance(value, torch.Tensor)}
-        extra = {key: value for key, value in values.items() if key.endswith("." + _EXTRA) and key not in tensors}
-        for key, tree in extra.items():
-            path = key.removeprefix(self.name + ".").rpartition(".")[0]
-            for stage in self.stages:
-                owner = dict(unwrapped(stage).named_modules()).get(path)
-                if owner is not None:
-                    owner.set_extra_state(decode(tree, tensors))
+        owners = self._owners_of_extra_state()
+        for key, value in values.items():
+            name = key.removeprefix(self.name + ".")
+            if name in owners:
+                owners[name].set_extra_state(value if key in tensors else decode(value, tensors))
+
+    def _owners_of_extra_state(self) -> dict[str, nn.Module]:
+        owners: dict[str, nn.Module] = {}
+        for stage in self.stages:
+            inner = unwrapped(stage)
+            for name, module in inner.named_modules():
+                if type(module).get_extra_state is not nn.Module.get_extra_state:
+                    path = clean_name(inner, f"{name}.{_EXTRA}" if name else _EXTRA)
+                    owners.setdefault(path, module)
+        return owners
 
     def _held(self) -> dict[str, Any]:
         """Name to live tensor or extra state."""
@@ -80,6 +93,10 @@ class ModelComponent:
             for name, value in named_tensors(self.stages)
             if not self.only_trainable or (isinstance(value, nn.Parameter) and value.requires_grad)
         }
+
+
+def _is_extra(name: str) -> bool:
+    return name.rpartition(".")[2] == _EXTRA
 
 
 def _is_tensor(value: Any) -> bool:

@@ -5,10 +5,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from keepstep.dcp.entries import Entry, Stored
 from keepstep.errors import StateError, StateMismatchError
-from keepstep.state.codec import decode, encode
+from keepstep.state.codec import decode, encode, tensor_keys
 from keepstep.state.component import LoadRequest, under
 
 NamesOf = Callable[[], dict[nn.Parameter, str]]
@@ -44,20 +45,23 @@ class OptimizerComponent:
         options = _grouped(
             under(f"{self.name}.param_groups", stored), self.name + ".param_groups.", self._names_of().values()
         )
-        for _, _, parameter, fqn in self._parameters():
+        for _, group, parameter, fqn in self._parameters():
             if fqn not in options:
                 request.missing.append(f"{self.name}.param_groups.{fqn} (options of a parameter)")
                 continue
             for key in options[fqn].values():
-                _ask(request, key, stored[key], None)
-            for key in by_prefix.get(fqn, {}).values():
-                _ask(request, key, stored[key], parameter)
+                _ask(request, key, stored[key])
+            for slot, key in by_prefix.get(fqn, {}).items():
+                _ask(request, key, stored[key], parameter, on_device=slot != "step" or _keeps_step_on_device(group))
         return request
 
     def apply(self, values: Mapping[str, Any]) -> None:
         names = list(self._names_of().values())
-        state = _grouped(values, self.name + ".state.", names)
-        options = _grouped(values, self.name + ".param_groups.", names)
+        # Tensors inside a list or dict have keys of their own; they come back through the value that holds them.
+        inside = {key for value in values.values() if not isinstance(value, torch.Tensor) for key in tensor_keys(value)}
+        own = {key: value for key, value in values.items() if key not in inside}
+        state = _grouped(own, self.name + ".state.", names)
+        options = _grouped(own, self.name + ".param_groups.", names)
         tensors = {key: value for key, value in values.items() if isinstance(value, torch.Tensor)}
 
         def value_of(key: str) -> Any:
@@ -105,6 +109,10 @@ class OptimizerComponent:
     def _parameters(self) -> Iterator[tuple[torch.optim.Optimizer, dict[str, Any], nn.Parameter, str]]:
         names = self._names_of()
         for optimizer in self.optimizers:
+            stray = [key for key in optimizer.state if key not in names]
+            if stray:
+                what = "a parameter of no registered model" if isinstance(stray[0], nn.Parameter) else repr(stray[0])
+                raise StateError(f"the optimizer holds state for {what}, which has no name to be stored under")
             for number, group in enumerate(optimizer.param_groups):
                 for position, parameter in enumerate(group["params"]):
                     if parameter not in names:
@@ -131,14 +139,30 @@ def _grouped(keys: Mapping[str, Any], prefix: str, names: Any) -> dict[str, dict
     return grouped
 
 
-def _ask(request: LoadRequest, key: str, stored: Stored, like: nn.Parameter | None) -> None:
-    """Request one slot. A slot of the parameter's own shape lives where and how the parameter does."""
+def _ask(
+    request: LoadRequest, key: str, stored: Stored, like: nn.Parameter | None = None, *, on_device: bool = False
+) -> None:
+    """Request one slot. A slot of the parameter's own shape lives where and how the parameter does.
+
+    Of the others torch keeps the step count on the CPU unless the optimizer is fused or captured, and all else beside
+    the parameter (`Optimizer._process_value_according_to_param_policy`).
+    """
     if stored.shape is None or stored.dtype is None:
         request.trees.add(key)
-    elif like is not None and stored.shape == like.shape and stored.shape != torch.Size([]):
+    elif like is not None and stored.shape == like.shape and on_device:
         request.tensors[key] = torch.empty_like(like.detach(), dtype=stored.dtype)
+    elif isinstance(like, DTensor) and stored.shape.numel() > 1:
+        raise StateMismatchError(
+            f"{key} has shape {tuple(stored.shape)}, its parameter {tuple(like.shape)}: how such a slot is sharded is "
+            "not known; this optimizer cannot be restored on a sharded model"
+        )
     else:
-        request.tensors[key] = torch.empty(stored.shape, dtype=stored.dtype)
+        device = like.device if like is not None and on_device else None
+        request.tensors[key] = torch.empty(stored.shape, dtype=stored.dtype, device=device)
+
+
+def _keeps_step_on_device(group: Mapping[str, Any]) -> bool:
+    return bool(group.get("fused") or group.get("capturable"))
 
 
 def _same(first: Any, second: Any) -> bool:

@@ -95,6 +95,10 @@ def make_folders(path: Path) -> None:
         with contextlib.suppress(FileExistsError):  # another job may make the same parent
             folder.mkdir()
         sync_folder(folder.parent)
+    # One that is there may have been made by a process that died before it could sync the name.
+    for folder in (path.parent, path.parent.parent):
+        with contextlib.suppress(PermissionError):
+            sync_folder(folder)
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -145,6 +149,9 @@ def _exchange(first: Path, second: Path) -> None:
 
 
 def remove_tree(path: Path) -> None:
-    """Delete a folder and all in it; one that is gone already is fine."""
+    """Delete a folder and all in it, or a file or link; what is gone already is fine."""
     with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(path)
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
