@@ -36,7 +36,7 @@ def test_a_fresh_start_keeps_the_rows_of_an_attempt_that_never_saved(tmp_path: P
     assert second.state_dict()["bytes"] == 0
     second.log({"step": 1})
     assert rows(path) == [1]
-    assert rows(tmp_path / "metrics.jsonl.previous") == [1]
+    assert rows(tmp_path / "metrics.jsonl.previous-1") == [1]
 
 
 def test_only_the_main_process_writes(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from keepstep.storage import local
 from keepstep.storage.digest import block_digests
-from keepstep.storage.local import DurableFile, make_folders, publish, remove_tree, replace_text
+from keepstep.storage.local import DurableFile, exchange, make_folders, publish, remove_tree, replace_text
 
 
 def test_a_durable_file_holds_what_was_written_and_knows_its_digests(tmp_path: Path) -> None:
@@ -57,23 +57,27 @@ def folder(path: Path, text: str) -> Path:
 
 
 def test_publishing_gives_the_final_name(tmp_path: Path) -> None:
-    assert publish(folder(tmp_path / "tmp", "new"), tmp_path / "final") is None
+    publish(folder(tmp_path / "tmp", "new"), tmp_path / "final")
     assert (tmp_path / "final" / "content").read_text() == "new"
     assert not (tmp_path / "tmp").exists()
 
 
-@pytest.mark.parametrize("has_exchange", [True, False])
-def test_publishing_over_a_folder_swaps_the_two(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_exchange: bool
-) -> None:
-    if not has_exchange:
-        monkeypatch.setattr(local.ctypes, "CDLL", lambda *_, **__: object())
-    folder(tmp_path / "final", "old")
-    displaced = publish(folder(tmp_path / "tmp", "new"), tmp_path / "final")
-    assert (tmp_path / "final" / "content").read_text() == "new"
-    assert displaced is not None
-    assert (displaced / "content").read_text() == "old"
-    assert sorted(os.listdir(tmp_path)) == ["final", "tmp"]
+def test_two_folders_change_names_in_one_step(tmp_path: Path) -> None:
+    folder(tmp_path / "a", "of a")
+    folder(tmp_path / "b", "of b")
+    assert exchange(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "a" / "content").read_text() == "of b"
+    assert (tmp_path / "b" / "content").read_text() == "of a"
+    with pytest.raises(FileNotFoundError):
+        exchange(tmp_path / "a", tmp_path / "nothing")
+
+
+def test_where_that_cannot_be_done_nothing_is_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(local.ctypes, "CDLL", lambda *_, **__: object())
+    folder(tmp_path / "a", "of a")
+    folder(tmp_path / "b", "of b")
+    assert not exchange(tmp_path / "a", tmp_path / "b")
+    assert (tmp_path / "a" / "content").read_text() == "of a"
 
 
 def test_folders_are_made_with_their_parents_and_may_exist(tmp_path: Path) -> None:

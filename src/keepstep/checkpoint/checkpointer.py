@@ -10,11 +10,14 @@ from keepstep.checkpoint.resume import Resumed, resume
 from keepstep.checkpoint.save import SaveRequest, apply_retention, save
 from keepstep.checkpoint.stop import StopNotice
 from keepstep.config.checkpointing import CheckpointingConfig
+from keepstep.dist.agree import agreed
 from keepstep.dist.world import World, current_world
-from keepstep.errors import ConfigError
+from keepstep.errors import ConfigError, SaveError
 from keepstep.plan.schedule import is_save_due
 from keepstep.provenance.record import RunFacts, collect
 from keepstep.state.job_state import JobState
+from keepstep.state.job_state import collect as collect_state
+from keepstep.storage.local import make_folders
 from keepstep.storage.survey import survey
 
 logger = logging.getLogger("keepstep")
@@ -33,7 +36,8 @@ class Checkpointer:
         handle_signals: note SIGTERM and SIGINT from `resume` to `close`, for `stop_requested`.
 
     Raises:
-        ConfigError: `run_name` does not work as a folder name, or `total_steps` is not positive.
+        ConfigError: `run_name` does not work as a folder name, or `total_steps` is not positive, or is missing where
+            only the last step is saved.
     """
 
     def __init__(
@@ -51,6 +55,8 @@ class Checkpointer:
             raise ConfigError(f"run_name = {run_name!r}: must work as a folder name")
         if total_steps is not None and total_steps < 1:
             raise ConfigError(f"total_steps = {total_steps}: must be 1 or more")
+        if config.period_steps == "last_step" and total_steps is None:
+            raise ConfigError('period_steps = "last_step" needs total_steps: without it no step is the last')
         self.config = config
         self.folder = Path(config.save_dir) / (run_name or "")
         self.total_steps = total_steps
@@ -61,6 +67,7 @@ class Checkpointer:
         self._record: Mapping[str, Any] | None = None
         self._attempt: int | None = None
         self._last_step: int | None = None
+        self._resumed = False
         self._notice = StopNotice()
         self._handle_signals = handle_signals
 
@@ -74,14 +81,25 @@ class Checkpointer:
             CheckpointNotFoundError: `step` was asked for and is not there.
             DamagedCheckpointError: checkpoints are there, and none is good.
             StateMismatchError: the checkpoint does not fit the registered state; nothing was changed.
-            ResumeError: a rank failed; the same error on all ranks.
+            UnsupportedStateError: the registered state holds a value that cannot be stored.
+            ResumeError, SaveError: a rank failed, or the folder cannot be made; the same error on all ranks.
         """
         if self._handle_signals:
             self._notice.install()
         outcome = resume(self.folder, self._components, self._world, step)
         self._last_step = outcome.step or None
+        self._resumed = True
+        if self.config.period_steps != "disable":
+            self._try_out()
         self._log_start(outcome)
         return outcome.step
+
+    def _try_out(self) -> None:
+        """Meet now, and not after hours, a folder that cannot be made or state that cannot be stored."""
+        with agreed(self._world, f"preparing to save to {self.folder}", SaveError):
+            if self._world.rank == 0:
+                make_folders(self.folder)
+            collect_state(self._components)
 
     def save_if_due(self, step: int) -> bool:
         """Save if the period asks for it at this step, or a stop was requested. Returns whether it saved.
@@ -106,7 +124,8 @@ class Checkpointer:
             raise ValueError(f"step must not be negative, not {step}")
         if self.config.period_steps == "disable" or step == self._last_step:
             return False
-        request = SaveRequest(self.folder, step, self._agree_attempt(), self._last_step, self._run_record())
+        attempt, record = self._agree_attempt(), self._run_record()
+        request = SaveRequest(self.folder, step, attempt, self._last_step, self._resumed, record)
         save(request, self._components, self._world)
         self._last_step = step
         if self._world.rank == 0:
@@ -132,13 +151,15 @@ class Checkpointer:
 
     def _agree_attempt(self) -> int:
         if self._attempt is None:
-            last = survey(self.folder).last_attempt if self._world.rank == 0 else 0
+            with agreed(self._world, f"looking into {self.folder}", SaveError):
+                last = survey(self.folder).last_attempt if self._world.rank == 0 else 0
             self._attempt = self._world.broadcast(last) + 1
         return self._attempt
 
     def _run_record(self) -> Mapping[str, Any]:
         if self._record is None:
-            self._record = collect(self._facts, self._world.size) if self._world.rank == 0 else {}
+            with agreed(self._world, "collecting the run record", SaveError):
+                self._record = collect(self._facts, self._world.size) if self._world.rank == 0 else {}
         return self._record
 
     def _log_start(self, outcome: Resumed) -> None:

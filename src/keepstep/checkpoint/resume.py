@@ -15,7 +15,7 @@ from keepstep.errors import CheckpointNotFoundError, CouldNotLookError, DamagedC
 from keepstep.plan import layout
 from keepstep.plan.resume import Condition, Found, ResumeDecision, Start, decide
 from keepstep.state.component import Component
-from keepstep.state.job_state import apply, plan_load
+from keepstep.state.job_state import apply, check, plan_load
 from keepstep.storage.survey import inspect, survey
 from keepstep.storage.verify import Damage, verify_files
 
@@ -44,17 +44,21 @@ def look(folder: Path, world: World, requested: int | None = None) -> ResumeDeci
     """
     for retry in range(_RETRIES):
         with agreed(world, f"looking for checkpoints in {folder}", ResumeError):
-            found = [c.found for c in survey(folder).checkpoints]
+            seen = survey(folder)
+            found = [c.found for c in seen.checkpoints]
         listings = world.gather([(f.step, f.condition) for f in found])
         differing = [rank for rank, listing in enumerate(listings) if listing != listings[0]]
         if not differing:
+            for name in seen.foreign:
+                if layout.step_of(name) is not None:
+                    _warn(world, f"ignored {folder / name}: a checkpoint is a folder, and this is a link or a file")
             return world.broadcast(decide(found, requested))
         if retry < _RETRIES - 1:
             time.sleep(_RETRY_SECONDS)  # network file systems cache listings for a moment
     hosts = world.gather(host_name())
-    seen = "; ".join(f"rank {rank} ({hosts[rank]}): {_steps(listings[rank])}" for rank in [0, *differing[:3]])
+    listed = "; ".join(f"rank {rank} ({hosts[rank]}): {_steps(listings[rank])}" for rank in [0, *differing[:3]])
     raise ResumeError(
-        f"the ranks see different checkpoints in {folder}: {seen}. save_dir must be on a file system that all ranks "
+        f"the ranks see different checkpoints in {folder}: {listed}. save_dir must be on a file system that all ranks "
         "share",
         rank=differing[0],
         phase="looking",
@@ -76,6 +80,8 @@ def resume(folder: Path, components: Sequence[Component], world: World, requeste
     match decision.start:
         case Start.NOT_FOUND:
             raise CheckpointNotFoundError(f"{folder}: {decision.reason}")
+        case Start.TOO_NEW:
+            raise CouldNotLookError(f"{folder}: {decision.reason}")
         case Start.NOTHING_GOOD:
             raise DamagedCheckpointError(f"{folder}: no checkpoint is complete and unchanged. {decision.reason}")
         case Start.FRESH:
@@ -111,14 +117,16 @@ def _verify(path: Path, step: int, world: World) -> list[Damage]:
 
 def _load(path: Path, components: Sequence[Component], world: World) -> int:
     with agreed(world, f"matching {path} with the registered state", ResumeError):
+        manifest = inspect(path, layout.step_of(path.name) or 0).manifest
+        if manifest is None:
+            raise CouldNotLookError(f"{path} vanished while it was loaded")
         metadata = read_metadata(path)
         plan = plan_load(components, stored_keys(metadata), frozenset({STEP_KEY}))
+        trees = read(path, {}, plan.trees, metadata)
+        check(plan, trees)
     with agreed(world, f"loading {path}", ResumeError):
-        trees = read(path, plan.tensors, plan.trees, metadata)
+        read(path, plan.tensors, (), metadata)
         apply(plan, trees)
-    manifest = inspect(path, layout.step_of(path.name) or 0).manifest
-    if manifest is None:
-        raise CouldNotLookError(f"{path} vanished while it was loaded")
     return manifest.world_size
 
 

@@ -26,8 +26,8 @@ from keepstep.state.component import Component
 from keepstep.state.job_state import collect
 from keepstep.storage.deletion import delete_checkpoint
 from keepstep.storage.digest import digest_of_bytes
-from keepstep.storage.local import make_folders, publish, remove_tree, sync_folder
-from keepstep.storage.survey import inspect, survey
+from keepstep.storage.local import exchange, make_folders, publish, remove_tree, sync_folder
+from keepstep.storage.survey import SurveyedCheckpoint, inspect, survey
 
 logger = logging.getLogger("keepstep")
 
@@ -44,6 +44,7 @@ class SaveRequest:
         step: completed steps.
         attempt: this attempt of the run, as agreed by all ranks.
         parent: the step that this attempt resumed from or saved last.
+        resumed: whether this attempt has looked for checkpoints and begun where they ended.
         record: the run record's fields; the main process's count.
     """
 
@@ -51,6 +52,7 @@ class SaveRequest:
     step: int
     attempt: int
     parent: int | None
+    resumed: bool
     record: Mapping[str, Any]
 
     @property
@@ -108,12 +110,27 @@ def _phase(request: SaveRequest, what: str) -> str:
 
 def _prepare(request: SaveRequest) -> None:
     make_folders(request.folder)
-    for name in survey(request.folder).leftovers:
+    found = survey(request.folder)
+    for name in found.leftovers:
         attempt = layout.attempt_of(name)
         if attempt is not None and attempt <= request.attempt:
             _discard(request.folder / name)
+    for checkpoint in found.checkpoints:
+        if _is_of_an_abandoned_line(request, checkpoint):
+            _set_aside(request, checkpoint.path, f"this run went on from step {request.parent or 0}")
     remove_tree(request.temporary)
     request.temporary.mkdir()
+
+
+def _is_of_an_abandoned_line(request: SaveRequest, checkpoint: SurveyedCheckpoint) -> bool:
+    """Whether a checkpoint lies beyond the point from which this run went on: since an earlier step was asked for, or
+    since it is damaged. It must not be taken for the newest at the next start, nor crowd out newer work."""
+    return (
+        request.resumed
+        and checkpoint.found.step > (request.parent or 0)
+        and checkpoint.manifest is not None
+        and checkpoint.manifest.attempt < request.attempt
+    )
 
 
 def _commit(
@@ -131,29 +148,34 @@ def _commit(
     write_file(folder / layout.MANIFEST, manifest_text(manifest, digest_of_bytes).encode())
     # Every name in the folder must be durable before the folder gets the name that makes it a checkpoint.
     sync_folder(folder)
-    _set_aside_what_is_no_checkpoint(request)
-    displaced = publish(folder, request.final)
-    if displaced is not None:
-        logger.warning("save-%d existed already; the new one has taken its place", request.step)
-        _discard(displaced)
-
-
-def _set_aside_what_is_no_checkpoint(request: SaveRequest) -> None:
-    """Free the final name from a foreign, incomplete or damaged folder. It is kept: it may be the only copy."""
     final = request.final
-    if not os.path.lexists(final):
+    if _is_complete(request) and exchange(folder, final):
+        sync_folder(final.parent)
+        logger.warning("save-%d existed already; the new one has taken its place", request.step)
+        _discard(folder)
         return
+    if os.path.lexists(final):
+        _set_aside(request, final, "its name was needed for a new checkpoint")
+    publish(folder, final)
+
+
+def _is_complete(request: SaveRequest) -> bool:
+    final = request.final
     is_folder = final.is_dir() and not final.is_symlink()
-    if is_folder and inspect(final, request.step).found.condition is Condition.COMPLETE:
-        return
+    return is_folder and inspect(final, request.step).found.condition is Condition.COMPLETE
+
+
+def _set_aside(request: SaveRequest, path: Path, why: str) -> None:
+    """Take a folder out of the way and keep it: it may be the only copy of something."""
     aside = request.folder / layout.KEEPSTEP_FOLDER / "set-aside"
     make_folders(aside)
-    target = aside / f"{final.name}-{request.attempt}"
+    target = aside / f"{path.name}-{request.attempt}"
     while os.path.lexists(target):
         target = target.with_name(target.name + "x")
-    final.rename(target)
+    path.rename(target)
     sync_folder(aside)
-    logger.warning("%s was no complete checkpoint; it lies in %s now", final, target)
+    sync_folder(path.parent)
+    logger.warning("%s lies in %s now: %s", path, target, why)
 
 
 def _discard(path: Path) -> None:

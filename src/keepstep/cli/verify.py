@@ -14,7 +14,7 @@ def command(
     path: Annotated[Path, typer.Argument(help="A run's folder, or one save-<step> folder.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
-    """Verify checkpoints; exits with 1 when one is damaged.
+    """Verify checkpoints; exits with 1 when one is damaged or incomplete.
 
     Example: keepstep verify runs/checkpoints/stdlib-lm
     """
@@ -27,5 +27,5 @@ def command(
                 print(f"  {problem}")
     if as_json:
         print_json(results)
-    if any(result.condition == Condition.DAMAGED.value for result in results):
+    if any(result.condition != Condition.COMPLETE.value for result in results):
         raise typer.Exit(1)

@@ -20,11 +20,13 @@ class _UniqueKeyLoader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key_node, _ in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                problem = "a key must be a plain word"
+                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
             if key_node.value in seen:
                 problem = f"the key {key_node.value!r} stands twice in one mapping"
                 raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
-            if isinstance(key_node.value, str):
-                seen.add(key_node.value)
+            seen.add(key_node.value)
         return super().construct_mapping(node, deep)
 
 

@@ -2,11 +2,13 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, PositiveInt, field_validator, model_validator
+from pydantic import Field, PositiveFloat, field_validator, model_validator
 
 from keepstep.config.base import Section
 from keepstep.config.checkpointing import CheckpointingConfig
 
+# Strict: `true` is no number, and 1.0 no count.
+Count = Annotated[int, Field(strict=True, ge=1)]
 NonNegativeFloat = Annotated[float, Field(ge=0)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
@@ -27,14 +29,14 @@ class RunConfig(Section):
 class BatchingConfig(Section):
     """Samples in one optimizer step over all ranks, and samples in one forward pass of one rank."""
 
-    global_batch_size: PositiveInt
-    microbatch_size: PositiveInt | None = None
+    global_batch_size: Count
+    microbatch_size: Count | None = None
 
 
 class DeterminismConfig(Section):
     """The seed that everything random is derived from."""
 
-    base_seed: Annotated[int, Field(ge=0, lt=2**63)] = 0
+    base_seed: Annotated[int, Field(strict=True, ge=0, lt=2**63)] = 0
 
 
 class ModelStageFactoryConfig(Section):
@@ -73,7 +75,7 @@ class PhaseConfig(Section):
     """One piece of the learning-rate curve: how long it lasts, and the factor of the base rate that it goes to."""
 
     percent: Annotated[float, Field(ge=0, le=100)] | None = None
-    steps: Annotated[int, Field(ge=0)] | None = None
+    steps: Annotated[int, Field(strict=True, ge=0)] | None = None
     rest: bool = False
     to: NonNegativeFloat
     curve: Literal["linear", "cosine", "exponential", "constant"] = "linear"
@@ -113,21 +115,21 @@ class DataConfig(Section):
     """
 
     shuffle: bool = True
-    num_workers: Annotated[int, Field(ge=0)] = 0
+    num_workers: Annotated[int, Field(strict=True, ge=0)] = 0
     ledger: bool = False
 
 
 class LoggingConfig(Section):
     """A log line and a row in the tracker every that many steps, and at the last step."""
 
-    period_steps: PositiveInt = 10
+    period_steps: Count = 10
 
 
 class TrainerConfig(Section):
     """A training job."""
 
     run: RunConfig
-    total_steps: PositiveInt
+    total_steps: Count
     batching: BatchingConfig
     determinism: DeterminismConfig = DeterminismConfig()
     model_stage_factory: ModelStageFactoryConfig = ModelStageFactoryConfig()
@@ -146,7 +148,7 @@ class InferenceConfig(Section):
     batching: BatchingConfig
     determinism: DeterminismConfig = DeterminismConfig()
     model_stage_factory: ModelStageFactoryConfig = ModelStageFactoryConfig()
-    num_workers: Annotated[int, Field(ge=0)] = 0
+    num_workers: Annotated[int, Field(strict=True, ge=0)] = 0
     logging: LoggingConfig = LoggingConfig()
     checkpointing: CheckpointingConfig
     output_to: Annotated[str, Field(min_length=1)] | None = None

@@ -166,9 +166,13 @@ class GlobalBatchLoader:
         Raises:
             StateMismatchError: the data set or its order is another one.
         """
+        self.check_state_dict(state)
+        self.position = state["samples"]
+
+    def check_state_dict(self, state: dict[str, int]) -> None:
+        """Whether a saved position means anything here. Raises StateMismatchError when it does not."""
         present = self.state_dict()
         differing = [key for key in ("length", "seed", "shuffle") if state[key] != present[key]]
         if differing:
             facts = ", ".join(f"{key} {state[key]} when saved, {present[key]} now" for key in differing)
             raise StateMismatchError(f"the position in the data cannot be used, the order would be another: {facts}")
-        self.position = state["samples"]

@@ -11,6 +11,7 @@ class Scope(Enum):
     """Whose value an entry is."""
 
     EVERY_RANK = "every rank holds the same value, or its shard of one DTensor"
+    BUFFER = "every rank holds the same value, or, if they turn out to differ, each rank its own"
     ONE_RANK = "the key names the rank, no other rank has it"
     MAIN = "the main process's value counts"
 
@@ -21,6 +22,11 @@ class Entry:
 
     value: Any
     scope: Scope = Scope.EVERY_RANK
+
+
+def rank_key(key: str, rank: int) -> str:
+    """The key of a rank's own value of a buffer that differs between ranks. The main process's stays under `key`."""
+    return key if rank == 0 else f"buffers.rank_{rank}.{key}"
 
 
 @dataclass(frozen=True)

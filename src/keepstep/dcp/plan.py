@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.tensor import DTensor, Replicate
 
-from keepstep.dcp.entries import Entry, Scope
+from keepstep.dcp.entries import Entry, Scope, rank_key
 from keepstep.dist.world import World
 from keepstep.errors import ReplicaMismatchError
 
@@ -36,6 +36,7 @@ class LocalPlan:
     planner: DefaultSavePlanner
     plan: SavePlan
     digests: dict[tuple[str, tuple[int, ...]], str]
+    entries: Mapping[str, Entry]
 
 
 def plan_locally(entries: Mapping[str, Entry], world: World) -> LocalPlan:
@@ -43,7 +44,7 @@ def plan_locally(entries: Mapping[str, Entry], world: World) -> LocalPlan:
     own = {key: entry for key, entry in entries.items() if entry.scope is not Scope.MAIN or world.rank == 0}
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     planner.set_up_planner({key: entry.value for key, entry in own.items()}, is_coordinator=world.rank == 0)
-    return LocalPlan(planner, planner.create_local_plan(), _replica_digests(own) if world.size > 1 else {})
+    return LocalPlan(planner, planner.create_local_plan(), _replica_digests(own) if world.size > 1 else {}, own)
 
 
 def agree_plan(local: LocalPlan, world: World) -> WritePlan:
@@ -52,9 +53,14 @@ def agree_plan(local: LocalPlan, world: World) -> WritePlan:
     Raises:
         ReplicaMismatchError: on all ranks, when a value that must be the same on all of them is not.
     """
-    planner = local.planner
     gathered = world.gather((local.plan, local.digests))
-    _compare([digest for _, digest in gathered])
+    differing = _differing([digest for _, digest in gathered])
+    own = {key for key in differing if key in local.entries and local.entries[key].scope is Scope.BUFFER}
+    _refuse({key: ranks for key, ranks in differing.items() if key not in own})
+    if own:
+        local = plan_locally(_by_rank(local.entries, own, world.rank), world)
+        gathered = world.gather((local.plan, {}))
+    planner = local.planner
     plans, metadata = planner.create_global_plan([plan for plan, _ in gathered])
     metadata.planner_data = {key: tuple(key.split(".", 1)) for key in metadata.state_dict_metadata}
     return WritePlan(planner, planner.finish_plan(plans[world.rank]), metadata)
@@ -64,7 +70,7 @@ def _replica_digests(entries: Mapping[str, Entry]) -> dict[tuple[str, tuple[int,
     """Digest of every value that another rank may hold too, by key and offset of the shard."""
     digests = {}
     for key, entry in entries.items():
-        if entry.scope is not Scope.EVERY_RANK:
+        if entry.scope not in (Scope.EVERY_RANK, Scope.BUFFER):
             continue
         value = entry.value
         if isinstance(value, DTensor):
@@ -97,16 +103,30 @@ def _digest_tree(tree: Any) -> str:
     return xxhash.xxh3_128_hexdigest(stream.getvalue())
 
 
-def _compare(digests: list[dict[tuple[str, tuple[int, ...]], str]]) -> None:
+def _by_rank(entries: Mapping[str, Entry], differing: set[str], rank: int) -> dict[str, Entry]:
+    """The same entries, those that differ between ranks under keys of the rank's own."""
+    return {
+        rank_key(key, rank) if key in differing else key: Entry(entry.value, Scope.ONE_RANK)
+        if key in differing
+        else entry
+        for key, entry in entries.items()
+    }
+
+
+def _differing(digests: list[dict[tuple[str, tuple[int, ...]], str]]) -> dict[str, list[list[int]]]:
+    """Keys whose value is not the same on all ranks that have it, with the ranks of each value."""
     groups: dict[tuple[str, tuple[int, ...]], dict[str, list[int]]] = {}
     for rank, own in enumerate(digests):
         for place, digest in own.items():
             groups.setdefault(place, {}).setdefault(digest, []).append(rank)
-    differing = [(key, ranks) for (key, _), ranks in groups.items() if len(ranks) > 1]
+    return {key: list(ranks.values()) for (key, _), ranks in groups.items() if len(ranks) > 1}
+
+
+def _refuse(differing: Mapping[str, list[list[int]]]) -> None:
     if differing:
         shown = "; ".join(
-            f"{key} (one value on ranks {', another on '.join(', '.join(map(str, r)) for r in ranks.values())})"
-            for key, ranks in differing[:_SHOWN]
+            f"{key} (one value on ranks {', another on '.join(', '.join(map(str, r)) for r in ranks)})"
+            for key, ranks in list(differing.items())[:_SHOWN]
         )
         more = f"; and {len(differing) - _SHOWN} more" if len(differing) > _SHOWN else ""
         raise ReplicaMismatchError(

@@ -61,14 +61,14 @@ def _write_into(
 ) -> None:
     """Put weights and record into a folder, whatever else lies there (a tokenizer, a config).
 
-    The record goes first and comes back last: weights without it are made again.
+    When the new weights are on disk the record goes, and it comes back last: weights without it are made again.
     """
-    (folder / RECORD_FILE).unlink(missing_ok=True)
-    sync_folder(folder)
     scratch = folder / f".{SINGLE_FILE}.keepstep-tmp"
     try:
         save_file(weights, scratch, metadata)
         _sync_file(scratch)
+        (folder / RECORD_FILE).unlink(missing_ok=True)
+        sync_folder(folder)
         scratch.rename(folder / SINGLE_FILE)
     finally:
         scratch.unlink(missing_ok=True)

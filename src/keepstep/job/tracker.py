@@ -7,6 +7,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from keepstep.storage.local import make_folders
+
 logger = logging.getLogger("keepstep")
 
 
@@ -64,8 +66,11 @@ class JsonlTracker:
         return self._path.exists() and (self._restored or self._file is not None)
 
     def _open(self) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        make_folders(self._path.parent)
         if not self._restored and self._path.exists():
             # A fresh start beside rows of an attempt that never saved: they are another run's.
-            self._path.replace(self._path.with_name(f"{self._path.name}.previous"))
+            number = 1
+            while (kept := self._path.with_name(f"{self._path.name}.previous-{number}")).exists():
+                number += 1
+            self._path.rename(kept)
         self._file = self._path.open("a", encoding="utf-8")

@@ -136,6 +136,8 @@ class TrainingJob:
         model: nn.Module = self._providers.model(context).to(device)
         model = parallelize(model, make_mesh(shape, device))
         dataset = self._providers.dataset(context)
+        if len(dataset) == 0:
+            raise ConfigError(f"providers.dataset = {self.config.providers.dataset!r}: the data set is empty")
         loader = GlobalBatchLoader(
             dataset,
             division,

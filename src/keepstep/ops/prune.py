@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from keepstep.plan import layout
 from keepstep.plan.retention import Verdict, plan_retention
 from keepstep.storage.deletion import delete_checkpoint
+from keepstep.storage.local import remove_tree
 from keepstep.storage.survey import survey
 
 
@@ -26,9 +28,17 @@ def plan_prune(folder: Path, keep: int) -> PrunePlan:
 
 
 def apply_prune(plan: PrunePlan) -> None:
-    """Delete what the plan gives up, oldest first. Raises OSError where a checkpoint cannot be deleted."""
+    """Delete what the plan gives up, oldest first, and what deletions before did not end with.
+
+    Raises:
+        OSError: something cannot be deleted.
+    """
     folder = Path(plan.folder)
-    attempt = survey(folder).last_attempt
+    found = survey(folder)
+    for name in found.leftovers:
+        if layout.is_doomed(name):
+            remove_tree(folder / name)
+    attempt = found.last_attempt
     for verdict in plan.verdicts:
         if not verdict.keep:
             delete_checkpoint(folder, verdict.step, attempt)

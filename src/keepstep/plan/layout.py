@@ -40,6 +40,12 @@ def attempt_of(name: str) -> int | None:
     return int(match[3]) if match else None
 
 
+def is_doomed(name: str) -> bool:
+    """Whether a folder is a checkpoint whose deletion did not end."""
+    match = _UNCOMMITTED.fullmatch(name)
+    return match is not None and match[2] == "del"
+
+
 def shard_name(rank: int, number: int = 0) -> str:
     """File name of a rank's shards."""
     return f"__{rank}_{number}.distcp"

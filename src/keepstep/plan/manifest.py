@@ -13,6 +13,14 @@ class ManifestError(ValueError):
     """The text is not a manifest that this version can trust."""
 
 
+class ForeignManifestError(ManifestError):
+    """The text is a manifest of something else."""
+
+
+class NewerManifestError(ManifestError):
+    """The manifest was written by a newer version."""
+
+
 @dataclass(frozen=True)
 class FileRecord:
     """Size in bytes and digest (hex) of one file."""
@@ -64,10 +72,15 @@ def from_text(text: str, digest: Callable[[bytes], str]) -> Manifest:
         body = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ManifestError(f"not valid JSON ({error})") from None
-    if not isinstance(body, dict):
-        raise ManifestError("not a JSON object")
-    if body.get("format") != FORMAT_VERSION:
-        raise ManifestError(f"format {body.get('format')!r}; this version of keepstep reads format {FORMAT_VERSION}")
+    if not isinstance(body, dict) or not {"format", "step", "files", "digest"} <= body.keys():
+        raise ForeignManifestError("its manifest.json is not of keepstep")
+    version = body["format"]
+    if type(version) is int and version > FORMAT_VERSION:
+        raise NewerManifestError(
+            f"it was written by a newer keepstep (format {version}; this one reads {FORMAT_VERSION}); update keepstep"
+        )
+    if version != FORMAT_VERSION:
+        raise ManifestError(f"format {version!r} is unknown")
     stated = body.pop("digest", None)
     if stated != digest(_canonical(body)):
         raise ManifestError("its content does not match its own digest")

@@ -11,6 +11,7 @@ class Condition(Enum):
     COMPLETE = "complete"
     INCOMPLETE = "incomplete"
     DAMAGED = "damaged"
+    TOO_NEW = "of a newer version"
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,7 @@ class Start(Enum):
     RESUME = "resume"
     NOT_FOUND = "not found"
     NOTHING_GOOD = "nothing good"
+    TOO_NEW = "too new"
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,10 @@ def decide(found: Sequence[Found], requested: int | None = None) -> ResumeDecisi
         return ResumeDecision(
             Start.NOT_FOUND, (), bad, f"step {requested} was asked for; steps that can be resumed: {there}{wrong}"
         )
+    too_new = [f for f in bad if f.condition is Condition.TOO_NEW and f.step > (complete or (-1,))[0]]
+    if too_new:
+        # Going on from an older one would throw away, in silence, what a newer version has done.
+        return ResumeDecision(Start.TOO_NEW, (), bad, f"save-{too_new[0].step}: {too_new[0].problem}")
     if complete:
         ignored = tuple(f for f in bad if f.step > complete[0])
         return ResumeDecision(Start.RESUME, complete, ignored, f"step {complete[0]} is the newest complete checkpoint")

@@ -42,7 +42,7 @@ class RunFacts:
 def collect(facts: RunFacts, world_size: int) -> dict[str, Any]:
     """Everything that stays the same over one attempt. Works outside git and offline; unknown fields are null."""
     git = _git()
-    return {
+    collected = {
         "schema": SCHEMA_VERSION,
         "run": facts.run_name,
         "base_model": facts.base_model,
@@ -60,6 +60,8 @@ def collect(facts: RunFacts, world_size: int) -> dict[str, Any]:
         **{name: _version(name) for name in _PACKAGES},
         "config": facts.config,
     }
+    json.dumps(collected)  # what cannot be written is refused here, before anything else is
+    return collected
 
 
 def to_text(collected: Mapping[str, Any], *, step: int, attempt: int, parent: int | None) -> str:

@@ -37,6 +37,9 @@ class Component(Protocol):
     def request(self, stored: Mapping[str, Stored]) -> LoadRequest:
         """What to read, given all keys of a checkpoint. Changes nothing; StateMismatchError is for what cannot be."""
 
+    def check(self, trees: Mapping[str, Any]) -> None:
+        """Look at the requested Python trees before anything changes. StateMismatchError is for what does not fit."""
+
     def apply(self, values: Mapping[str, Any]) -> None:
         """Take over what was requested: key to filled tensor or Python tree."""
 

@@ -46,6 +46,11 @@ class DataComponent:
         request.exempt = set(all_keys) - request.trees - set(request.tensors)
         return request
 
+    def check(self, trees: Mapping[str, Any]) -> None:
+        look = getattr(self._loader, "check_state_dict", None)
+        if look is not None:
+            look(restore_state(self._source, trees))
+
     def apply(self, values: Mapping[str, Any]) -> None:
         self._loader.load_state_dict(restore_state(self._source, values))
         if isinstance(self._loader, StatefulDataLoader):

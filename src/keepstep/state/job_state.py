@@ -70,14 +70,15 @@ class JobState:
         """The parts, in the order in which they are applied: random states last."""
         parts: list[Component] = []
         if self._stages:
-            parts.append(ModelComponent(self._stages, only_trainable=self._only_trainable))
+            parts.append(ModelComponent(self._stages, only_trainable=self._only_trainable, rank=world.rank))
         if self._optimizers:
             parts.append(OptimizerComponent(self._optimizers, lambda: parameter_names(self._stages)))
         for name, part in self._objects.items():
             if name == "data":
                 dp_rank, dp_size = self._dp
                 rank = world.rank if dp_rank is None else dp_rank
-                parts.append(DataComponent(part, rank, world.size if dp_size is None else dp_size))
+                loader = part.inner if isinstance(part, PerRank) else part  # it is per rank as it is
+                parts.append(DataComponent(loader, rank, world.size if dp_size is None else dp_size))
             elif isinstance(part, LRScheduler):
                 parts.append(TorchSchedulerComponent(part))
             elif isinstance(part, PerRank):
@@ -140,6 +141,12 @@ def plan_load(components: Sequence[Component], stored: Mapping[str, Stored], wor
     if missing or left:
         raise StateMismatchError(_mismatch_text(missing, left))
     return plan
+
+
+def check(plan: LoadPlan, trees: Mapping[str, Any]) -> None:
+    """Let every component look at what it will take over. Changes nothing; raises StateMismatchError."""
+    for component, request in plan.requests:
+        component.check({key: trees[key] for key in request.trees})
 
 
 def apply(plan: LoadPlan, trees: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from keepstep.dcp.entries import Entry, Stored
+from keepstep.dcp.entries import Entry, Scope, Stored, rank_key
 from keepstep.state.codec import decode, encode
 from keepstep.state.component import LoadRequest, under
 from keepstep.state.names import clean_name, named_tensors, unwrapped
@@ -20,20 +20,24 @@ class ModelComponent:
     Args:
         stages: the modules; wrapped ones (DDP, compile, FSDP2) are fine.
         only_trainable: hold only parameters that require gradients; all else comes from elsewhere.
+        rank: whose buffers, where they differ between ranks.
     """
 
     name = "model"
 
-    def __init__(self, stages: Sequence[nn.Module], *, only_trainable: bool = False) -> None:
+    def __init__(self, stages: Sequence[nn.Module], *, only_trainable: bool = False, rank: int = 0) -> None:
         self.stages = list(stages)
         self.only_trainable = only_trainable
+        self._rank = rank
 
     def collect(self) -> dict[str, Entry]:
         entries: dict[str, Entry] = {}
         for name, value in self._held().items():
             key = f"{self.name}.{name}"
-            if isinstance(value, torch.Tensor):
-                entries[key] = Entry(value.detach())
+            if isinstance(value, torch.Tensor) and not _is_extra(name):
+                # Replicas update their buffers (BatchNorm's statistics) from their own samples.
+                scope = Scope.EVERY_RANK if isinstance(value, nn.Parameter) else Scope.BUFFER
+                entries[key] = Entry(value.detach(), scope)
             else:
                 tensors: dict[str, torch.Tensor] = {}
                 tree = encode(value, key, tensors)
@@ -44,7 +48,8 @@ class ModelComponent:
         return entries
 
     def request(self, stored: Mapping[str, Stored]) -> LoadRequest:
-        request = LoadRequest()
+        # Buffers of other ranks stay unread; a rank that had none of its own takes the main process's.
+        request = LoadRequest(exempt=set(under("buffers", stored)))
         held = self._held()
         for name, value in held.items():
             key = f"{self.name}.{name}"
@@ -60,11 +65,17 @@ class ModelComponent:
                 problem = _mismatch(value, stored[key])
                 if problem:
                     request.missing.append(f"{key}: {problem}")
-                request.tensors[key] = value.detach()
+                own = rank_key(key, self._rank)
+                request.tensors[own if own in stored else key] = value.detach()
+                if own in stored:
+                    request.exempt.add(key)
         for key, what in under(self.name, stored).items():
             if f".{_EXTRA}." in key and what.shape is not None and what.dtype is not None:
                 request.tensors[key] = torch.empty(what.shape, dtype=what.dtype)
         return request
+
+    def check(self, trees: Mapping[str, Any]) -> None:
+        """Shapes and dtypes were compared in `request`; there is nothing more to look at."""
 
     def apply(self, values: Mapping[str, Any]) -> None:
         # Parameters and buffers were filled in place. Extra state is handed over, also where it is a tensor: a module

@@ -55,6 +55,21 @@ class OptimizerComponent:
                 _ask(request, key, stored[key], parameter, on_device=slot != "step" or _keeps_step_on_device(group))
         return request
 
+    def check(self, trees: Mapping[str, Any]) -> None:
+        names = self._names_of()
+        options = _grouped(trees, self.name + ".param_groups.", list(names.values()))
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                found: dict[str, str] = {}
+                for parameter in group["params"]:
+                    for option, key in options.get(names[parameter], {}).items():
+                        first = found.setdefault(option, key)
+                        if trees[first] != trees[key]:
+                            raise StateMismatchError(
+                                f"{key} is {trees[key]!r}, and {first} of the same group is {trees[first]!r}: the "
+                                "parameters were grouped in another way when this was saved"
+                            )
+
     def apply(self, values: Mapping[str, Any]) -> None:
         names = list(self._names_of().values())
         # Tensors inside a list or dict have keys of their own; they come back through the value that holds them.
@@ -84,13 +99,7 @@ class OptimizerComponent:
         found: dict[str, Any] = {}
         for parameter in group["params"]:
             for option, key in options[names[parameter]].items():
-                value = value_of(key)
-                if option in found and not _same(found[option], value):
-                    raise StateMismatchError(
-                        f"{key} is {value!r}, but other parameters of the same group have {found[option]!r}: the "
-                        "parameters were grouped in another way when this was saved"
-                    )
-                found[option] = value
+                found.setdefault(option, value_of(key))
         for option, value in found.items():
             present = group.get(option)
             if isinstance(present, torch.Tensor) and isinstance(value, torch.Tensor):
@@ -163,9 +172,3 @@ def _ask(
 
 def _keeps_step_on_device(group: Mapping[str, Any]) -> bool:
     return bool(group.get("fused") or group.get("capturable"))
-
-
-def _same(first: Any, second: Any) -> bool:
-    if isinstance(first, torch.Tensor) or isinstance(second, torch.Tensor):
-        return isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor) and torch.equal(first, second)
-    return bool(first == second)

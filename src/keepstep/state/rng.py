@@ -43,16 +43,19 @@ class RngComponent:
             request.missing.append(f"{self.name}.rank_* (random states)")
         return request
 
+    def check(self, trees: Mapping[str, Any]) -> None:
+        devices = len(decode(trees[self._source], {})["cuda"])
+        if self._source == self._key and devices not in (0, _device_count()):
+            raise StateMismatchError(
+                f"{self._key} holds the states of {devices} CUDA devices; this rank sees {_device_count()}"
+            )
+
     def apply(self, values: Mapping[str, Any]) -> None:
         state = decode(values[self._source], {})
         if self._source != self._key:
             _seed(xxhash.xxh3_64_digest(state["torch"]), self._rank)
-            return
-        if state["cuda"] and len(state["cuda"]) != _device_count():
-            raise StateMismatchError(
-                f"{self._key} holds the states of {len(state['cuda'])} CUDA devices; this rank sees {_device_count()}"
-            )
-        set_states(state)
+        else:
+            set_states(state)
 
 
 def read_states(*, devices: bool = True) -> dict[str, Any]:

@@ -57,6 +57,9 @@ class StatefulComponent:
     def request(self, stored: Mapping[str, Stored]) -> LoadRequest:
         return request_state(self._prefix, stored, self.inner)
 
+    def check(self, trees: Mapping[str, Any]) -> None:
+        """An object of a user's takes its state as it is."""
+
     def apply(self, values: Mapping[str, Any]) -> None:
         self.inner.load_state_dict(restore_state(self._prefix, values))
 

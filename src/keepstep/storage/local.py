@@ -114,38 +114,27 @@ def replace_text(path: Path, text: str) -> None:
     sync_folder(path.parent)
 
 
-def publish(source: Path, target: Path) -> Path | None:
-    """Rename a finished folder to its final name and make that durable.
+def publish(source: Path, target: Path) -> None:
+    """Rename a finished folder to its final, free name and make that durable."""
+    source.rename(target)
+    sync_folder(target.parent)
 
-    If something lies at `target`, the two change places in one step where the system can (Linux), so that at every
-    moment one whole folder has the name.
+
+def exchange(first: Path, second: Path) -> bool:
+    """Let two folders change names in one step, so that at every moment one whole folder has each name.
 
     Returns:
-        Where what lay at `target` is now, None if nothing did.
+        False, and nothing is changed, where system or file system cannot do that (it is a call of Linux).
     """
-    displaced = None
-    if os.path.lexists(target):
-        displaced = source
-        _exchange(source, target)
-    else:
-        source.rename(target)
-    sync_folder(target.parent)
-    return displaced
-
-
-def _exchange(first: Path, second: Path) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
-    if hasattr(libc, "renameat2"):
-        if libc.renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0:
-            return
-        code = ctypes.get_errno()
-        if code not in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
-            raise OSError(code, os.strerror(code), str(second))
-    # No exchange here: for a moment neither has the name. A crash then leaves both folders, unlisted.
-    away = first.with_name(first.name + ".old")
-    second.rename(away)
-    first.rename(second)
-    away.rename(first)
+    if not hasattr(libc, "renameat2"):
+        return False
+    if libc.renameat2(_AT_FDCWD, os.fsencode(first), _AT_FDCWD, os.fsencode(second), _RENAME_EXCHANGE) == 0:
+        return True
+    code = ctypes.get_errno()
+    if code in (errno.EINVAL, errno.ENOSYS, errno.ENOTSUP):
+        return False
+    raise OSError(code, os.strerror(code), str(second))
 
 
 def remove_tree(path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from keepstep.errors import CouldNotLookError
 from keepstep.plan import layout
-from keepstep.plan.manifest import Manifest, ManifestError, from_text
+from keepstep.plan.manifest import ForeignManifestError, Manifest, ManifestError, NewerManifestError, from_text
 from keepstep.plan.resume import Condition, Found
 from keepstep.storage.digest import digest_of_bytes
 
@@ -95,6 +95,10 @@ def inspect(path: Path, step: int) -> SurveyedCheckpoint:
         raise CouldNotLookError(f"cannot read {path / layout.MANIFEST}: {error}") from error
     try:
         manifest = from_text(text, digest_of_bytes)
+    except ForeignManifestError as error:
+        return SurveyedCheckpoint(path, Found(step, Condition.INCOMPLETE, str(error)), None)
+    except NewerManifestError as error:
+        return SurveyedCheckpoint(path, Found(step, Condition.TOO_NEW, str(error)), None)
     except ManifestError as error:
         return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, f"manifest: {error}"), None)
     if manifest.step != step:
