@@ -2,6 +2,8 @@
 PYTHON ?= python3
 BIN := .venv/bin
 export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
+# Threads that wait by spinning bring a busy machine to a standstill.
+export OMP_WAIT_POLICY ?= PASSIVE
 
 .PHONY: setup run test lint unit crash bench clean
 

@@ -68,6 +68,12 @@ class DamagedCheckpointError(KeepstepError, ValueError):
     exit_code = 4
 
 
+class GuardRefusedError(KeepstepError, ValueError):
+    """The run was begun with something that is another thing now. Nothing was loaded or written."""
+
+    exit_code = 3
+
+
 class StopRequested(KeepstepError, RuntimeError):
     """A stop was requested and the state of this step is saved. Running the job again continues."""
 

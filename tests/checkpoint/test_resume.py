@@ -174,8 +174,14 @@ def test_what_is_saved_and_taken_by_nobody_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("other", "text"),
     [
-        (nn.Linear(3, 2), r"model\.weight: shape \(2, 2\) in the checkpoint, \(2, 3\) in the model"),
-        (nn.Linear(2, 2).double(), r"model\.weight: dtype torch\.float32 in the checkpoint, torch\.float64"),
+        (
+            nn.Linear(3, 2),
+            r"In both, but different: model\.weight: shape \(2, 2\) in the checkpoint, \(2, 3\) in the model",
+        ),
+        (
+            nn.Linear(2, 2).double(),
+            r"different: model\.weight: dtype torch\.float32 in the checkpoint, torch\.float64",
+        ),
         (nn.Linear(2, 2, bias=False), r"nobody takes it: model\.bias"),
         (nn.Sequential(nn.Linear(2, 2)), r"not in the checkpoint: model\.0\.weight"),
     ],
@@ -199,3 +205,87 @@ def test_containers_grow_and_shrink(tmp_path: Path) -> None:
     assert task.value["list"][0] == 1
     assert torch.equal(task.value["list"][1], torch.ones(3))
     assert task.value["empty"] == {}
+
+
+def steps(run: Path) -> list[int]:
+    from keepstep.storage.survey import survey
+
+    return [c.found.step for c in survey(run).complete]
+
+
+def test_going_back_makes_the_newer_ones_no_part_of_the_run_and_keeps_them(
+    run: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    resumed(run, total=20)
+    assert steps(run) == [5, 10, 15, 20]
+
+    def crash(step: int) -> None:
+        if step == 12:
+            raise KeyboardInterrupt
+
+    again = tiny.Tiny(str(run.parent), total=20, resume_step=5, keep=1, on_step=crash)
+    with pytest.raises(KeyboardInterrupt):
+        tiny.train(again)
+    assert steps(run) == [10]  # of the new line; 5 is older than the one to keep
+    aside = run / ".keepstep" / "set-aside"
+    assert sorted(path.name.rpartition("-")[0] for path in aside.iterdir()) == ["save-10", "save-15", "save-20"]
+    assert "this run went on from step 5" in caplog.text
+    assert resumed(run, total=15)["start"] == 10
+
+
+def test_a_checkpoint_of_a_newer_version_stops_the_job_instead_of_an_older_one_being_taken(run: Path) -> None:
+    import json
+
+    manifest = run / "save-10" / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format": 2}))
+    with pytest.raises(CouldNotLookError, match="written by a newer keepstep"):
+        resumed(run)
+
+
+def test_a_manifest_of_something_else_is_foreign(run: Path) -> None:
+    (run / "save-20").mkdir()
+    (run / "save-20" / "manifest.json").write_text('{"name": "a browser extension"}')
+    assert resumed(run)["start"] == 10
+    other = run.with_name("other")
+    other.mkdir()
+    (run / "save-20").rename(other / "save-20")
+    config = keepstep.CheckpointingConfig(save_dir=str(run.parent), period_steps=5)
+    assert keepstep.Checkpointer(config, keepstep.JobState(model=nn.Linear(1, 1)), "other").resume() == 0
+
+
+def test_a_folder_that_cannot_be_made_is_met_at_the_start(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    config = keepstep.CheckpointingConfig(save_dir=str(tmp_path / "file" / "runs"), period_steps=5)
+    with pytest.raises((keepstep.SaveError, CouldNotLookError)):
+        keepstep.Checkpointer(config, keepstep.JobState(model=nn.Linear(1, 1))).resume()
+
+
+def test_state_that_cannot_be_stored_is_met_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(keepstep.UnsupportedStateError, match=r"task\.value"):
+        checkpointer(tmp_path, task=Holder(object())).resume()
+
+
+def test_a_link_with_a_checkpoint_s_name_is_named_before_a_fresh_start(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "save-5").symlink_to(tmp_path)
+    assert checkpointer(tmp_path, model=nn.Linear(1, 1)).resume() == 0
+    assert "save-5: a checkpoint is a folder" in caplog.text
+
+
+def test_a_data_set_of_another_length_is_refused_before_any_weight_changes(tmp_path: Path) -> None:
+    parts = tiny.build()
+    with checkpointer(tmp_path, model=parts["model"], data=parts["data"]) as saver:
+        saver.save(5)
+    other = tiny.build()
+    other["data"]._length = 51
+    before = torch.zeros(16, 8)
+    with torch.no_grad():
+        other["model"][0].weight.copy_(before)
+    with (
+        checkpointer(tmp_path, model=other["model"], data=other["data"]) as loader,
+        pytest.raises(StateMismatchError, match="length 50 when saved, 51 now"),
+    ):
+        loader.resume()
+    assert torch.equal(other["model"][0].weight, before)

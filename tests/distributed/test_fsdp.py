@@ -99,3 +99,45 @@ def test_the_run_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
     forks.values(lambda: save(tmp_path, 1, 2), 2)
     after = [after for _, after in forks.values(lambda: load(tmp_path, 1, 2), 2)]
     assert after == forks.values(uninterrupted, 2)
+
+
+def test_units_inside_units_and_containers_without_a_forward(tmp_path: Path) -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.experts = nn.ModuleList([nn.Linear(4, 4), nn.Linear(4, 4)])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + sum(expert(x) for expert in self.experts)
+
+    class Deep(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.stages = nn.ModuleList([nn.ModuleList([Block(), Block()])])
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            for stage in self.stages:
+                for block in stage:
+                    x = block(x)
+            return x
+
+    def work() -> float:
+        model = parallelize(Deep(), make_mesh(MeshShape(1, 2), torch.device("cpu")))
+        loss = model(torch.ones(2, 4)).sum()
+        loss.backward()
+        return loss.item()
+
+    assert len(set(forks.values(work, 2))) == 1
+
+
+def test_a_parameter_without_a_dimension_is_refused_by_name() -> None:
+    def work() -> str:
+        model = nn.Linear(2, 2)
+        model.scale = nn.Parameter(torch.tensor(1.0))
+        try:
+            parallelize(model, make_mesh(MeshShape(1, 2), torch.device("cpu")))
+        except keepstep.ConfigError as error:
+            return str(error)
+        return "sharded"
+
+    assert all("scale has no dimension" in message for message in forks.values(work, 2))

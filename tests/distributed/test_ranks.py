@@ -262,3 +262,46 @@ def test_another_number_of_ranks_goes_on_in_the_same_order(tmp_path: Path, ranks
     assert len({str(one["rng"]) for one in ended}) == ranks
     whole, resumed = tiny.read_log(str(tmp_path / "a.log"))[0], tiny.read_log(str(tmp_path / "b.log"))[0]
     assert {step: row[1] for step, row in resumed.items()} == {step: row[1] for step, row in whole.items()}
+
+
+def test_buffers_that_differ_between_replicas_come_back_to_their_rank(tmp_path: Path) -> None:
+    def build() -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
+
+    def save() -> list[float]:
+        model = build()
+        replica = nn.parallel.DistributedDataParallel(model)
+        replica(torch.full((2, 3), float(forks.world.rank)) + torch.randn(2, 3))
+        checkpointer(tmp_path, model=replica).save(5)
+        return model[1].running_mean.tolist()
+
+    def load() -> list[float]:
+        model = build()
+        assert checkpointer(tmp_path, model=model).resume() == 5
+        return model[1].running_mean.tolist()
+
+    saved = forks.values(save, 3)
+    assert len(set(map(str, saved))) > 1
+    assert forks.values(load, 3) == saved
+    assert forks.values(load, 2) == saved[:2]
+    assert forks.values(load, 4) == [*saved, saved[0]]
+    keys = set(stored_keys(read_metadata(tmp_path / "save-5")))
+    assert {"model.1.running_mean", "buffers.rank_2.model.1.running_mean"} <= keys
+    assert "buffers.rank_2.model.1.num_batches_tracked" not in keys  # it is the same everywhere
+
+
+def test_a_run_record_that_cannot_be_written_is_an_error_on_all_ranks(tmp_path: Path) -> None:
+    def work() -> str:
+        config = keepstep.CheckpointingConfig(save_dir=str(tmp_path), period_steps=5)
+        facts = keepstep.RunFacts(config={"x": object()} if forks.world.rank == 0 else {})
+        state = keepstep.JobState(model=nn.Linear(1, 1))
+        try:
+            keepstep.Checkpointer(config, state, facts=facts, world=forks.world).save(5)
+        except SaveError as error:
+            return str(error)
+        return "saved"
+
+    messages = forks.values(work, 2, seconds=20)
+    assert messages[0] == messages[1]
+    assert "collecting the run record failed on rank 0" in messages[0]

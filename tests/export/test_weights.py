@@ -8,7 +8,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 import keepstep
-from keepstep.errors import ConfigError
+from keepstep.errors import ConfigError, DamagedCheckpointError
 from keepstep.export import weights
 from keepstep.export.weights import export, is_exported
 
@@ -27,8 +27,10 @@ def test_the_weights_and_where_they_come_from(checkpoint: Path, tmp_path: Path) 
     assert sorted(os.listdir(tmp_path / "out")) == ["keepstep.json", "model.safetensors"]
     assert set(load_file(tmp_path / "out" / "model.safetensors")) == {"0.weight", "0.bias"}
     with safe_open(tmp_path / "out" / "model.safetensors", framework="pt") as content:
-        assert content.metadata()["keepstep.step"] == "5"
-        assert content.metadata()["format"] == "pt"
+        assert content.metadata() == {"format": "pt"}
+    first = (tmp_path / "out" / "model.safetensors").read_bytes()
+    export(checkpoint, tmp_path / "again")
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == first
 
 
 def test_it_is_known_of_which_checkpoint_an_export_is(checkpoint: Path, tmp_path: Path) -> None:
@@ -81,3 +83,31 @@ def test_what_a_partial_checkpoint_lacks_comes_from_the_source(checkpoint: Path,
     found = load_file(tmp_path / "out" / "model.safetensors")
     assert set(found) == {"0.weight", "0.bias", "base.weight"}
     assert found["0.weight"].any()
+
+
+def test_other_files_in_an_export_stay(checkpoint: Path, tmp_path: Path) -> None:
+    export(checkpoint, tmp_path / "out")
+    (tmp_path / "out" / "tokenizer.json").write_text("{}")
+    export(checkpoint.with_name("save-10"), tmp_path / "out")
+    assert is_exported(checkpoint.with_name("save-10"), tmp_path / "out")
+    assert sorted(os.listdir(tmp_path / "out")) == ["keepstep.json", "model.safetensors", "tokenizer.json"]
+
+
+def test_a_link_to_a_folder_is_followed(checkpoint: Path, tmp_path: Path) -> None:
+    (tmp_path / "big").mkdir()
+    (tmp_path / "out").symlink_to(tmp_path / "big")
+    for name in ("save-5", "save-10"):
+        export(checkpoint.with_name(name), tmp_path / "out")
+        assert is_exported(checkpoint.with_name(name), tmp_path / "out")
+    assert (tmp_path / "big" / "model.safetensors").is_file()
+    assert (tmp_path / "out").is_symlink()
+
+
+def test_a_damaged_checkpoint_is_not_exported(checkpoint: Path, tmp_path: Path) -> None:
+    shard = checkpoint / "__0_0.distcp"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    with pytest.raises(DamagedCheckpointError, match="damaged and not exported"):
+        export(checkpoint, tmp_path / "out")
+    assert not (tmp_path / "out").exists()

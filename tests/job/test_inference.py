@@ -140,3 +140,15 @@ def test_it_resumes_on_another_number_of_ranks_that_have_random_states(tmp_path:
     forks.run(die, 2)
     run(config(tmp_path / "b"), 1)
     assert [row["id"] for row in rows(tmp_path / "b")] == list(range(50))
+
+
+def test_changed_weights_are_refused_instead_of_old_results_being_given_for_new_ones(tmp_path: Path) -> None:
+    run(config(tmp_path))
+    before = jobs.tree_digest(tmp_path / "inference")
+    job = config(tmp_path)
+    torch.manual_seed(4)
+    save_file(jobs.Net().state_dict(), tmp_path / "weights.safetensors")
+    (end,) = forks.run(lambda: InferenceJob(job).run())
+    assert end.status == 3
+    assert "take another save_dir" in str(end.error)
+    assert jobs.tree_digest(tmp_path / "inference") == before

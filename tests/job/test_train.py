@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from keepstep.errors import ConfigError, KeepstepError, StateMismatchError, StopRequested
+from keepstep.errors import ConfigError, GuardRefusedError, KeepstepError, StateMismatchError, StopRequested
 from keepstep.job import train as train_module
 from keepstep.job.train import TrainingJob
 from keepstep.storage.survey import survey
@@ -247,12 +247,11 @@ class TestOnlyTrainableParameters:
         assert all(torch.equal(exports[0][name], exports[1][name]) for name in exports[0])
         assert torch.equal(exports[0]["base.weight"], load_file(a / "base" / "model.safetensors")["base.weight"])
 
-    def test_a_source_that_is_gone_or_lacks_a_name_is_refused(self, tmp_path: Path) -> None:
+    def test_a_source_that_is_gone_or_changed_is_refused(self, tmp_path: Path) -> None:
         weights = self.source(tmp_path / "base")
         run(self.config(tmp_path, 4))
-        del weights["base.bias"]
-        save_file(weights, tmp_path / "base" / "model.safetensors")
-        with pytest.raises(StateMismatchError, match=r"lacks base\.bias"):
+        save_file(weights | {"base.bias": weights["base.bias"] + 1e-3}, tmp_path / "base" / "model.safetensors")
+        with pytest.raises(GuardRefusedError, match="are others than those that"):
             run(self.config(tmp_path, 8))
         (tmp_path / "base" / "model.safetensors").unlink()
         with pytest.raises(ConfigError, match="no model state there"):
@@ -339,3 +338,86 @@ def test_export_needs_checkpoints(tmp_path: Path) -> None:
     checkpointing = {"save_dir": str(tmp_path), "period_steps": "disable"}
     with pytest.raises(ConfigError, match="export_to needs the last checkpoint"):
         run(jobs.training(tmp_path, checkpointing=checkpointing, export_to=str(tmp_path / "out")))
+
+
+def test_a_damaged_last_checkpoint_is_not_exported_but_made_again(tmp_path: Path) -> None:
+    export = tmp_path / "export"
+    run(jobs.training(tmp_path, export_to=str(export)))
+    good = load_file(export / "model.safetensors")
+    for file in export.iterdir():
+        file.unlink()
+    shard = tmp_path / "checkpoints" / "run" / "save-12" / "__0_0.distcp"
+    data = bytearray(shard.read_bytes())
+    data[len(data) // 2] ^= 1
+    shard.write_bytes(data)
+    run(jobs.training(tmp_path, export_to=str(export)))
+    again = load_file(export / "model.safetensors")
+    assert all(torch.equal(again[name], good[name]) for name in good)
+    assert steps(tmp_path) == [8, 12]
+
+
+def test_adapters_that_the_base_model_does_not_have_keep_their_first_values(tmp_path: Path) -> None:
+    torch.manual_seed(5)
+    weights = {name: value for name, value in jobs.Net().state_dict().items() if name.startswith("base.")}
+    (tmp_path / "base").mkdir()
+    save_file(weights, tmp_path / "base" / "model.safetensors")
+    factory = {"source_checkpoint": str(tmp_path / "base"), "checkpoint_only_trainable_parameters": True}
+    config = jobs.training(tmp_path, 4, providers={"model": "tests.rig.jobs:frozen_model"}, model_stage_factory=factory)
+    run(config)
+    assert {k for k in jobs.state(tmp_path, 4) if k.startswith("model.")} == {
+        "model.adapter.weight",
+        "model.adapter.bias",
+    }
+
+
+@pytest.mark.parametrize("ranks", [1, 2])
+def test_an_export_that_cannot_work_is_refused_before_the_training(tmp_path: Path, ranks: int) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.tex").write_text("mine")
+    providers = {"model": "tests.rig.jobs:broken"}
+    (end, *_) = forks.run(
+        lambda: TrainingJob(jobs.training(tmp_path, providers=providers, export_to=str(tmp_path / "out"))).run(), ranks
+    )
+    assert end.status == 2
+    assert "choose another folder" in str(end.error)
+    assert not (tmp_path / "checkpoints").exists()
+
+
+def test_a_source_that_lacks_a_name_is_refused_at_the_start(tmp_path: Path) -> None:
+    weights = jobs.Net().state_dict()
+    del weights["base.bias"]
+    (tmp_path / "base").mkdir()
+    save_file(weights, tmp_path / "base" / "model.safetensors")
+    factory = {"source_checkpoint": str(tmp_path / "base"), "checkpoint_only_trainable_parameters": True}
+    providers = {"model": "tests.rig.jobs:frozen_model"}
+    with pytest.raises(StateMismatchError, match=r"lacks base\.bias"):
+        run(jobs.training(tmp_path, 4, providers=providers, model_stage_factory=factory))
+
+
+@pytest.mark.parametrize(
+    ("providers", "text"),
+    [
+        ({"model": "tests.rig.jobs:broken"}, "failed: RuntimeError: this provider must not be called"),
+        ({"model": "tests.rig.jobs:Net"}, "must take 1 arguments"),
+        ({"dataset": "tests.rig.jobs:nothing"}, "returned nothing"),
+    ],
+)
+def test_a_provider_that_fails_is_named(tmp_path: Path, providers: dict[str, str], text: str) -> None:
+    (name,) = providers
+    with pytest.raises(ConfigError, match=f"providers.{name} = 'tests.rig.jobs:.*{text}"):
+        run(jobs.training(tmp_path, providers=providers))
+
+
+def test_a_data_set_smaller_than_a_step_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="50 samples are fewer than global_batch_size 60"):
+        run(jobs.training(tmp_path, batching={"global_batch_size": 60}))
+
+
+def test_another_kind_of_optimizer_is_refused_and_changed_options_are_listed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run(jobs.training(tmp_path, 4))
+    with pytest.raises(StateMismatchError, match=r"of another kind when this was saved: it had the options .*betas"):
+        run(jobs.training(tmp_path, 8, optimizer={"kind": "sgd", "lr": 0.05}))
+    TrainingJob(jobs.training(tmp_path, 8, optimizer={"lr": 0.05, "weight_decay": 0.7})).run()
+    assert "optimizer option weight_decay is 0.01 in the checkpoint and 0.7 in this job" in caplog.text

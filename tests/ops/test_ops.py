@@ -93,3 +93,24 @@ prune.apply_prune(prune.plan_prune(run, 2))
 assert "torch" not in sys.modules
 """
     subprocess.run([sys.executable, "-c", script, str(run)], check=True)
+
+
+def test_pruning_never_trusts_a_damaged_checkpoint_over_a_good_one(run: Path) -> None:
+    shard = run / "save-15" / "__0_0.distcp"
+    data = bytearray(shard.read_bytes())
+    data[7] ^= 1
+    shard.write_bytes(data)
+    plan = plan_prune(run, 1)
+    assert [(v.step, v.keep) for v in plan.verdicts] == [(5, False), (10, True)]
+    assert plan.damaged[0].startswith("save-15: __0_0.distcp")
+    apply_prune(plan)
+    assert sorted(os.listdir(run)) == ["save-10", "save-15"]
+    with pytest.raises(CouldNotLookError, match="no such folder"):
+        plan_prune(run / "nowhere", 1)
+
+
+def test_pruning_clears_what_a_deletion_left(run: Path) -> None:
+    (run / "save-5").rename(run / ".save-5.del-1")
+    (run / ".save-20.tmp-1").mkdir()
+    apply_prune(plan_prune(run, 9))
+    assert sorted(os.listdir(run)) == [".save-20.tmp-1", "save-10", "save-15"]

@@ -26,7 +26,7 @@ def test_when_a_job_saves(period: object, total: int | None, expected: list[int]
     assert [step for step in range(last + 1) if is_save_due(step, total, period)] == expected  # type: ignore[arg-type]
 
 
-def schedule(total: int, *phases: dict[str, object], initial: float = 0.0) -> list[float]:
+def schedule(total: int, *phases: dict[str, object], initial: float | None = None) -> list[float]:
     placed = segments(LRSchedulerConfig.model_validate({"phases": phases, "initial": initial}), total)
     return [factor(placed, step) for step in range(total + 1)]
 
@@ -49,6 +49,12 @@ def test_curves() -> None:
     assert schedule(4, {"rest": True, "to": 0.0, "curve": "cosine"}, initial=1.0)[2] == pytest.approx(0.5)
     assert schedule(4, {"rest": True, "to": 0.25, "curve": "exponential"}, initial=1.0)[2] == pytest.approx(0.5)
     assert schedule(4, {"rest": True, "to": 0.25, "curve": "constant"}, initial=1.0) == [0.25] * 5
+
+
+def test_a_curve_that_only_goes_down_begins_at_the_base_rate() -> None:
+    assert schedule(4, {"rest": True, "to": 0.0}) == [1.0, 0.75, 0.5, 0.25, 0.0]
+    assert schedule(4, {"rest": True, "to": 0.5})[0] == 1.0
+    assert schedule(4, {"rest": True, "to": 1.0})[0] == 0.0
 
 
 def test_without_phases_the_rate_is_constant() -> None:

@@ -124,6 +124,10 @@ def broken(context: JobContext) -> None:
     raise RuntimeError("this provider must not be called")
 
 
+def nothing(context: JobContext) -> None:
+    """Forgets to return what it has made."""
+
+
 PROVIDERS = {name: f"tests.rig.jobs:{name}" for name in ("model", "dataset", "task")}
 
 

@@ -169,3 +169,42 @@ def test_bits_stay_bits(tmp_path: Path) -> None:
 def test_a_part_that_is_not_what_its_name_says_is_refused(parts: dict[str, Any], text: str) -> None:
     with pytest.raises(StateError, match=text):
         keepstep.JobState(**parts)
+
+
+class Counting(nn.Module):
+    """Extra state that is a tensor made anew at each call."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(1, 1)
+        self.count = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
+
+    def get_extra_state(self) -> torch.Tensor:
+        return torch.tensor([self.count])
+
+    def set_extra_state(self, state: torch.Tensor) -> None:
+        self.count = int(state)
+
+
+@pytest.mark.parametrize("wrap", [lambda m: m, torch.compile, nn.DataParallel])
+def test_extra_state_is_handed_over_whatever_wraps_the_module(tmp_path: Path, wrap: Any) -> None:
+    inner = Counting()
+    inner.count = 7
+    with checkpointer(tmp_path, model=nn.ModuleDict({"part": wrap(inner)})) as saver:
+        saver.save(5)
+    other = Counting()
+    with checkpointer(tmp_path, model=nn.ModuleDict({"part": wrap(other)})) as loader:
+        loader.resume()
+    assert other.count == 7
+
+
+def test_a_loader_marked_per_rank_is_the_loader(tmp_path: Path) -> None:
+    with checkpointer(tmp_path, data=keepstep.PerRank(Holder({"at": 3}))) as saver:
+        saver.save(5)
+    loader = Holder()
+    with checkpointer(tmp_path, data=loader) as resumed:
+        resumed.resume()
+    assert loader.state == {"at": 3}

@@ -151,3 +151,68 @@ def test_parameter_names_that_begin_alike_are_told_apart(tmp_path: Path) -> None
     with checkpointer(tmp_path, model=other, optimizer=restored) as loader:
         loader.resume()
     assert same(restored.state_dict(), optimizer.state_dict())
+
+
+def test_state_that_belongs_to_no_parameter_is_refused(tmp_path: Path) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    optimizer.state["global"] = {"count": 3}
+    with (
+        checkpointer(tmp_path, model=model, optimizer=optimizer) as saver,
+        pytest.raises(StateError, match="state for 'global'"),
+    ):
+        saver.save(1)
+
+
+def test_slots_that_are_lists_of_tensors_come_back_once(tmp_path: Path) -> None:
+    def build() -> tuple[nn.Linear, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        model = nn.Linear(3, 2)
+        return model, torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+
+    def run(model: nn.Linear, optimizer: torch.optim.Optimizer, count: int) -> None:
+        def closure() -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = model(torch.ones(2, 3)).square().sum()
+            loss.backward()
+            return loss
+
+        for _ in range(count):
+            optimizer.step(closure)
+
+    model, optimizer = build()
+    run(model, optimizer, 2)
+    with checkpointer(tmp_path, model=model, optimizer=optimizer) as saver:
+        saver.save(2)
+    fresh, restored = build()
+    with checkpointer(tmp_path, model=fresh, optimizer=restored) as loader:
+        loader.resume()
+    state, back = (next(iter(o.state.values())) for o in (optimizer, restored))
+    assert state.keys() == back.keys()
+    run(model, optimizer, 2)
+    run(fresh, restored, 2)
+    assert torch.equal(fresh.weight, model.weight)
+
+
+@pytest.mark.parametrize("options", [{}, {"fused": True}, {"capturable": True}])
+def test_slots_are_made_where_the_optimizer_keeps_them(options: dict[str, Any]) -> None:
+    from keepstep.dcp.entries import Stored
+    from keepstep.state.names import parameter_names
+    from keepstep.state.optimizer import OptimizerComponent
+
+    # The meta device stands for a GPU: nothing is computed, only places are looked at.
+    with torch.device("meta"):
+        model = nn.Linear(2, 2)
+        model.scale = nn.Parameter(torch.zeros(()))
+    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer.param_groups[0].update(options)
+    scalar, matrix = Stored(torch.Size([]), torch.float32), Stored(torch.Size([2, 2]), torch.float32)
+    stored = {f"optimizer.param_groups.{name}.lr": Stored() for name in ("weight", "bias", "scale")}
+    stored |= {"optimizer.state.weight.exp_avg": matrix, "optimizer.state.weight.step": scalar}
+    stored |= {"optimizer.state.scale.exp_avg": scalar, "optimizer.state.scale.step": scalar}
+    stored["optimizer.state.weight.row"] = Stored(torch.Size([2]), torch.float32)
+    request = OptimizerComponent([optimizer], lambda: parameter_names([model])).request(stored)
+    places = {key.removeprefix("optimizer.state."): tensor.device.type for key, tensor in request.tensors.items()}
+    step = "meta" if options else "cpu"
+    expected = {"weight.exp_avg": "meta", "weight.row": "meta", "scale.exp_avg": "meta"}
+    assert places == expected | {"weight.step": step, "scale.step": step}

@@ -1,6 +1,8 @@
 """`keepstep`: the entry point of all commands."""
 
 import sys
+from importlib import metadata
+from typing import Annotated
 
 import typer
 
@@ -18,6 +20,16 @@ app = typer.Typer(
 )
 for command in (train, infer, ls, show, verify, prune, audit):
     app.command(command.__name__.rpartition(".")[2])(command.command)
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
+) -> None:
+    """Exact resume for PyTorch training and inference jobs."""
+    if version:
+        print(f"keepstep {metadata.version('keepstep')}")
+        raise typer.Exit
 
 
 def main() -> None:

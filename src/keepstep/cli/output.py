@@ -3,6 +3,7 @@
 import json
 import os
 import sys
+import traceback
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
@@ -33,12 +34,14 @@ def report_error(error: KeepstepError) -> None:
     if rank and (isinstance(error, _SAME_ON_ALL_RANKS) or error.exit_code == 75):
         return
     who = f"keepstep (rank {rank})" if rank else "keepstep"
+    if os.environ.get("KEEPSTEP_TRACEBACK"):
+        traceback.print_exception(error)
     print(f"{who}: {error}", file=sys.stderr, flush=True)
 
 
-def print_json(value: Any) -> None:
-    """Print a result (a dataclass, or a list of them) as JSON."""
-    plain = [asdict(one) for one in value] if isinstance(value, list) else asdict(value)
+def print_json(value: Any, **more: Any) -> None:
+    """Print a result (a dataclass with further fields, or a list of dataclasses) as JSON."""
+    plain = [asdict(one) for one in value] if isinstance(value, list) else {**asdict(value), **more}
     print(json.dumps(plain, indent=1))
 
 

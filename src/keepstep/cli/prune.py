@@ -23,8 +23,10 @@ def command(
     if not dry_run:
         apply_prune(plan)
     if as_json:
-        print_json(plan)
+        print_json(plan, dry_run=dry_run)
         return
+    for problem in plan.damaged:
+        print(f"damaged, does not count and stays: {problem}")
     for verdict in plan.verdicts:
         word = "keep" if verdict.keep else ("would delete" if dry_run else "deleted")
         print(f"{word} save-{verdict.step}: {verdict.reason}")

@@ -1,14 +1,22 @@
 """A whole job: mesh, providers, and either a trainer or an inference section."""
 
+import re
 from typing import Annotated
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, model_validator
 
 from keepstep.config.base import Section
 from keepstep.config.mesh import MeshConfig
 from keepstep.config.training import InferenceConfig, TrainerConfig
 
-ImportPath = Annotated[str, Field(pattern=r"^[A-Za-z_][\w.]*:[A-Za-z_][\w.]*$")]
+
+def _import_path(value: object) -> object:
+    if isinstance(value, str) and re.fullmatch(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*", value):
+        return value
+    raise ValueError("must look like package.module:function")
+
+
+ImportPath = Annotated[str, BeforeValidator(_import_path)]
 
 
 class ProvidersConfig(Section):

@@ -90,10 +90,23 @@ class PhaseConfig(Section):
 
 
 class LRSchedulerConfig(Section):
-    """The learning rate as a factor of the optimizer's base rate; without phases it is constant."""
+    """The learning rate as a factor of the optimizer's base rate; without phases it is constant.
 
-    initial: NonNegativeFloat = 0.0
+    Attributes:
+        initial: the factor at which the first phase begins. By default 0 if that phase is a warm-up (it goes to 1 or
+            more), and 1 if it goes down.
+        phases: the pieces of the curve, one after the other.
+    """
+
+    initial: NonNegativeFloat | None = None
     phases: tuple[PhaseConfig, ...] = ()
+
+    @property
+    def begin(self) -> float:
+        """The factor at which the first phase begins."""
+        if self.initial is not None:
+            return self.initial
+        return 0.0 if self.phases and self.phases[0].to >= 1 else 1.0
 
     @model_validator(mode="after")
     def _lengths_add_up(self) -> "LRSchedulerConfig":

@@ -11,6 +11,7 @@ from torch.distributed.tensor import DTensor
 
 from keepstep.errors import ConfigError, StateMismatchError
 from keepstep.state.names import named_tensors
+from keepstep.storage.digest import digest_file, digest_of_blocks, digest_of_bytes
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -42,6 +43,12 @@ def find_files(source: str | Path) -> list[Path]:
         f"source_checkpoint = {source}: no model state there; it must be a .safetensors file or a folder with "
         f"{SINGLE_FILE} or {INDEX_FILE}"
     )
+
+
+def source_digest(source: str | Path) -> str:
+    """A digest (hex) of all bytes of a model state. Raises ConfigError when there is none."""
+    parts = [digest_of_blocks(digest_file(file)[1]) for file in find_files(source)]
+    return digest_of_bytes("".join(parts).encode())
 
 
 def load_source(

@@ -41,7 +41,9 @@ def export(checkpoint: Path, target: Path, source: str | None = None) -> None:
     if source is not None:
         weights = {**_others(source, set(weights)), **weights}
     identity = identity_of(checkpoint)
-    metadata = {"format": "pt", **{f"keepstep.{key}": str(value) for key, value in identity.items()}}
+    # One entry only: safetensors writes several in an order that differs from run to run, and equal weights should be
+    # equal files. Which checkpoint they are of stands in the record.
+    metadata = {"format": "pt"}
     if target.is_dir():
         _write_into(target, weights, metadata, identity)
         return

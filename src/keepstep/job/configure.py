@@ -88,7 +88,7 @@ def run_folder(config: JobConfig) -> Path:
     raise ConfigError("the job has neither a trainer nor an inference section")
 
 
-def run_facts(config: JobConfig, shape: MeshShape) -> RunFacts:
+def run_facts(config: JobConfig, shape: MeshShape, base_weights: str | None) -> RunFacts:
     """What run.json says of the job."""
     section = config.trainer or config.inference
     content: dict[str, Any] = config.model_dump(mode="json")
@@ -97,6 +97,7 @@ def run_facts(config: JobConfig, shape: MeshShape) -> RunFacts:
         config=content,
         seed=section.determinism.base_seed if section else None,
         base_model=section.model_stage_factory.source_checkpoint if section else None,
+        base_weights=base_weights,
         global_batch_size=section.batching.global_batch_size if section else None,
         mesh={"data_parallel_replicate": shape.replicate, "data_parallel_shard": shape.shard},
     )

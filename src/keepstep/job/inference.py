@@ -21,11 +21,12 @@ from keepstep.dist.world import World, current_world
 from keepstep.errors import ConfigError
 from keepstep.export.weights import identity_of
 from keepstep.job import configure
+from keepstep.job.base_weights import guard_base_weights
 from keepstep.job.determinism import be_deterministic, seed_all
 from keepstep.job.parallel import parallelize
 from keepstep.job.progress import progress_bar
 from keepstep.job.protocols import JobContext
-from keepstep.job.providers import Providers, resolve
+from keepstep.job.providers import Providers, call, resolve
 from keepstep.job.stop import leave_if_asked
 from keepstep.plan import layout
 from keepstep.plan.resume import Start
@@ -58,6 +59,10 @@ class InferenceJob:
         self.folder = configure.run_folder(config)
         self._providers: Providers = resolve(config.providers)
 
+    def _make(self, name: str, *arguments: Any) -> Any:
+        path = getattr(self.config.providers, name)
+        return call(f"providers.{name}", path, getattr(self._providers, name), *arguments)
+
     def run(self) -> None:
         """Process what is not processed yet, write the output, or do nothing if all is there.
 
@@ -74,7 +79,7 @@ class InferenceJob:
             context = JobContext(self.config, device, world.rank, world.size)
             shape, division = configure.divide_batches(self.inference.batching, self.config.mesh, world.size)
             loader = GlobalBatchLoader(
-                self._providers.dataset(context),
+                self._make("dataset", context),
                 division,
                 world.rank,
                 seed=0,
@@ -84,32 +89,37 @@ class InferenceJob:
             )
             total = loader.steps or 0
             decision = look(self.folder, world)
+            base_weights = guard_base_weights(self.inference.model_stage_factory, self.folder, decision, world)
             done = decision.start is Start.RESUME and decision.candidates[0] >= total
             if done and self._has_output(decision.candidates[0], world):
                 if world.rank == 0:
                     logger.info(ALREADY_COMPLETE)
                 return
-            fresh = decision.start is Start.FRESH
-            self._infer(context, loader, world, shape, total, fresh=fresh)
+            self._infer(context, loader, world, shape, total, base_weights)
 
     def _infer(
-        self, context: JobContext, loader: GlobalBatchLoader, world: World, shape: Any, total: int, *, fresh: bool
+        self,
+        context: JobContext,
+        loader: GlobalBatchLoader,
+        world: World,
+        shape: Any,
+        total: int,
+        base_weights: str | None,
     ) -> None:
         be_deterministic()
         factory = self.inference.model_stage_factory
-        configure.check_source(factory, fresh=fresh)
-        model: nn.Module = self._providers.model(context).to(context.device)
+        model: nn.Module = self._make("model", context).to(context.device)
         # By default each rank has the whole model: ranks of a sharded one meet in every pass, and a task may make
         # more passes for one sample than for another.
         if self.config.mesh.data_parallel_shard not in (1, "auto"):
             model = parallelize(model, make_mesh(shape, context.device))
         model.eval()
-        task = self._providers.task(context)
+        task = self._make("task", context)
         seed_all(self.inference.determinism.base_seed, world.rank)
         state = JobState(
             model=model, data=loader, task=task, only_trainable_parameters=factory.checkpoint_only_trainable_parameters
         )
-        facts = configure.run_facts(self.config, shape)
+        facts = configure.run_facts(self.config, shape, base_weights)
         checkpointer = Checkpointer(self.inference.checkpointing, state, None, total or None, facts=facts, world=world)
         with checkpointer:
             start = checkpointer.resume()

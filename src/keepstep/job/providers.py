@@ -1,5 +1,7 @@
 """Resolves import paths of providers, before anything is started."""
 
+import difflib
+import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -36,6 +38,29 @@ def resolve(config: ProvidersConfig) -> Providers:
     return Providers(**{name: path and _import(f"providers.{name}", path) for name, path in config})
 
 
+def call(key: str, path: str | None, provider: Provider, *arguments: Any) -> Any:
+    """Call a provider. Raises ConfigError, with key, value and cause, when it fails or returns nothing."""
+    where = f"{key} = {path!r}"
+    try:
+        inspect.signature(provider).bind(*arguments)
+    except TypeError:
+        names = "context" if len(arguments) == 1 else f"context, {key.removeprefix('providers.')}'s subject"
+        raise ConfigError(f"{where}: must take {len(arguments)} arguments ({names})") from None
+    except ValueError:
+        pass  # a callable without a signature
+    try:
+        made = provider(*arguments)
+    except ConfigError:
+        raise
+    # It is a user's code: whatever it raises means the same here, and the cause is kept.
+    except Exception as error:
+        cause = f"{type(error).__name__}: {error}"
+        raise ConfigError(f"{where}: failed: {cause} (KEEPSTEP_TRACEBACK=1 shows where)") from error
+    if made is None:
+        raise ConfigError(f"{where}: returned nothing")
+    return made
+
+
 def _import(key: str, path: str) -> Provider:
     module_name, _, attribute = path.partition(":")
     try:
@@ -47,7 +72,9 @@ def _import(key: str, path: str) -> Provider:
         ) from error
     for part in attribute.split("."):
         if not hasattr(found, part):
-            raise ConfigError(f"{key} = {path!r}: {module_name} has no {attribute}")
+            near = difflib.get_close_matches(part, dir(found), n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ConfigError(f"{key} = {path!r}: {module_name} has no {attribute}{hint}")
         found = getattr(found, part)
     if not callable(found):
         raise ConfigError(f"{key} = {path!r}: must be a function, not a {type(found).__name__}")

@@ -21,13 +21,14 @@ from keepstep.dist.world import World, current_world
 from keepstep.errors import ConfigError, DamagedCheckpointError
 from keepstep.export.weights import check_target, export, is_exported
 from keepstep.job import configure
+from keepstep.job.base_weights import guard_base_weights
 from keepstep.job.determinism import be_deterministic, seed_all
 from keepstep.job.lr_schedule import PhaseLR
 from keepstep.job.metrics import MeanLoss
 from keepstep.job.parallel import full_value, parallelize, sync_gradients
 from keepstep.job.progress import progress_bar
 from keepstep.job.protocols import JobContext
-from keepstep.job.providers import Providers, resolve
+from keepstep.job.providers import Providers, call, resolve
 from keepstep.job.stop import leave_if_asked
 from keepstep.job.tracker import JsonlTracker
 from keepstep.plan import layout
@@ -59,6 +60,10 @@ class TrainingJob:
         self.folder = configure.run_folder(config)
         self._providers: Providers = resolve(config.providers)
 
+    def _make(self, name: str, *arguments: Any) -> Any:
+        path = getattr(self.config.providers, name)
+        return call(f"providers.{name}", path, getattr(self._providers, name), *arguments)
+
     def run(self) -> None:
         """Train up to total_steps, or from the newest checkpoint on, or do nothing if all is there.
 
@@ -75,7 +80,11 @@ class TrainingJob:
             if self._finish_from(decision, world):
                 return
             self._check_targets(world, fresh=decision.start is Start.FRESH)
-            self._train(device, world)
+            factory = self.trainer.model_stage_factory
+            # A whole checkpoint holds all weights: only a partial one needs the base again.
+            partial = factory.checkpoint_only_trainable_parameters
+            base_weights = guard_base_weights(factory, self.folder, decision, world) if partial else None
+            self._train(device, world, base_weights)
             self._export(self.folder / layout.checkpoint_name(self.trainer.total_steps), world)
 
     def _finish_from(self, decision: ResumeDecision, world: World) -> bool:
@@ -126,18 +135,21 @@ class TrainingJob:
             raise damage
         return True
 
-    def _train(self, device: torch.device, world: World) -> None:
+    def _train(self, device: torch.device, world: World, base_weights: str | None) -> None:
         trainer = self.trainer
         be_deterministic()
         context = JobContext(self.config, device, world.rank, world.size)
         shape, division = configure.divide_batches(trainer.batching, self.config.mesh, world.size)
         seed = trainer.determinism.base_seed
         seed_all(seed)
-        model: nn.Module = self._providers.model(context).to(device)
+        model: nn.Module = self._make("model", context).to(device)
         model = parallelize(model, make_mesh(shape, device))
-        dataset = self._providers.dataset(context)
-        if len(dataset) == 0:
-            raise ConfigError(f"providers.dataset = {self.config.providers.dataset!r}: the data set is empty")
+        dataset = self._make("dataset", context)
+        if len(dataset) < trainer.batching.global_batch_size:
+            raise ConfigError(
+                f"providers.dataset = {self.config.providers.dataset!r}: {len(dataset)} samples are fewer than "
+                f"global_batch_size {trainer.batching.global_batch_size}: a step would take a sample twice"
+            )
         loader = GlobalBatchLoader(
             dataset,
             division,
@@ -146,7 +158,7 @@ class TrainingJob:
             shuffle=trainer.data.shuffle,
             num_workers=trainer.data.num_workers,
         )
-        task = self._providers.task(context)
+        task = self._make("task", context)
         optimizer = self._optimizer(context, model)
         scheduler = self._scheduler(context, optimizer)
         metrics = MeanLoss(device)
@@ -168,7 +180,7 @@ class TrainingJob:
             state,
             trainer.run.name,
             trainer.total_steps,
-            facts=configure.run_facts(self.config, shape),
+            facts=configure.run_facts(self.config, shape, base_weights),
             world=world,
         )
         with checkpointer:
@@ -193,13 +205,13 @@ class TrainingJob:
     def _optimizer(self, context: JobContext, model: nn.Module) -> torch.optim.Optimizer:
         if self._providers.optimizer is None:
             return configure.build_optimizer(self.trainer.optimizer, model)
-        optimizer: torch.optim.Optimizer = self._providers.optimizer(context, model)
+        optimizer: torch.optim.Optimizer = self._make("optimizer", context, model)
         return optimizer
 
     def _scheduler(self, context: JobContext, optimizer: torch.optim.Optimizer) -> Any:
         if self._providers.lr_scheduler is None:
             return PhaseLR(optimizer, self.trainer.lr_scheduler, self.trainer.total_steps)
-        return self._providers.lr_scheduler(context, optimizer)
+        return self._make("lr_scheduler", context, optimizer)
 
 
 class _Loop:
@@ -229,7 +241,7 @@ class _Loop:
         total = self._trainer.total_steps
         batches = iter(loader)
         self._model.train()
-        begun = time.monotonic()
+        logged, at = start, time.monotonic()
         with progress_bar(self._trainer.run.name, start, total, shown=self._world.rank == 0) as advance:
             for step in range(start + 1, total + 1):
                 rates = self._scheduler.get_last_lr()
@@ -238,7 +250,9 @@ class _Loop:
                 self._note(step, loader, batch)
                 text = ""
                 if step % self._trainer.logging.period_steps == 0 or step == total:
-                    text = self._log(step, rates, (step - start) / (time.monotonic() - begun))
+                    now = time.monotonic()
+                    text = self._log(step, rates, (step - logged) / (now - at))
+                    logged, at = step, now
                 advance(text)
                 checkpointer.save_if_due(step)
                 leave_if_asked(checkpointer, step, total)

@@ -43,6 +43,8 @@ def list_folder(folder: Path) -> Listing:
     """
     if not folder.exists():
         raise CouldNotLookError(f"{folder}: there is no such folder")
+    if layout.step_of(folder.resolve().name) is not None and (folder / layout.MANIFEST).is_file():
+        raise CouldNotLookError(f"{folder} is one checkpoint; `keepstep show` describes it")
     found = survey(folder)
     listed = tuple(_listed(checkpoint) for checkpoint in found.checkpoints)
     runs = () if listed else tuple(name for name in found.foreign if _holds_checkpoints(folder / name))

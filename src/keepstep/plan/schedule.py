@@ -39,7 +39,7 @@ def segments(config: LRSchedulerConfig, total_steps: int) -> tuple[Segment, ...]
     """
     lengths = _lengths(config.phases, total_steps)
     placed = []
-    begin, level = 0, config.initial
+    begin, level = 0, config.begin
     for phase, length in zip(config.phases, lengths, strict=True):
         placed.append(Segment(begin, begin + length, level, phase.to, phase.curve))
         begin, level = begin + length, phase.to

@@ -14,6 +14,8 @@ from typing import Any
 
 import torch
 
+from keepstep.plan import layout
+
 SCHEMA_VERSION = 1
 _PACKAGES = ("torch", "transformers", "trl", "numpy", "keepstep")
 
@@ -27,6 +29,7 @@ class RunFacts:
         config: the whole resolved configuration, as plain containers.
         seed: the base seed.
         base_model: where the first weights came from.
+        base_weights: a digest of them, where they are needed again at a resume.
         global_batch_size: samples in one step.
         mesh: ranks on each axis.
     """
@@ -35,6 +38,7 @@ class RunFacts:
     config: Mapping[str, Any] | None = None
     seed: int | None = None
     base_model: str | None = None
+    base_weights: str | None = None
     global_batch_size: int | None = None
     mesh: Mapping[str, int] = field(default_factory=dict)
 
@@ -46,6 +50,7 @@ def collect(facts: RunFacts, world_size: int) -> dict[str, Any]:
         "schema": SCHEMA_VERSION,
         "run": facts.run_name,
         "base_model": facts.base_model,
+        "base_weights": facts.base_weights,
         "seed": facts.seed,
         "global_batch_size": facts.global_batch_size,
         "world_size": world_size,
@@ -62,6 +67,15 @@ def collect(facts: RunFacts, world_size: int) -> dict[str, Any]:
     }
     json.dumps(collected)  # what cannot be written is refused here, before anything else is
     return collected
+
+
+def read(checkpoint: Path) -> dict[str, Any]:
+    """A checkpoint's run record; empty when it is missing or damaged."""
+    try:
+        record = json.loads((checkpoint / layout.RUN_RECORD).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return record if isinstance(record, dict) else {}
 
 
 def to_text(collected: Mapping[str, Any], *, step: int, attempt: int, parent: int | None) -> str:

@@ -17,12 +17,14 @@ class LoadRequest:
         tensors: key to the tensor that is filled, in place.
         trees: keys of Python trees that are read.
         missing: what the component needs and the checkpoint lacks, in words.
+        differing: what both have, and cannot be put into the other, in words.
         exempt: keys that may stay unread.
     """
 
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     trees: set[str] = field(default_factory=set)
     missing: list[str] = field(default_factory=list)
+    differing: list[str] = field(default_factory=list)
     exempt: set[str] = field(default_factory=set)
 
 

@@ -129,17 +129,19 @@ def plan_load(components: Sequence[Component], stored: Mapping[str, Stored], wor
     plan = LoadPlan([(component, component.request(stored)) for component in components])
     exempt = set(world_keys)
     missing: list[str] = []
+    differing: list[str] = []
     for component, request in plan.requests:
         plan.tensors |= request.tensors
         plan.trees |= request.trees
         exempt |= request.exempt
         missing += request.missing
+        differing += request.differing
         rank_prefix = f"{component.name}.rank_"
         if any(key.startswith(rank_prefix) for key in (*request.trees, *request.tensors)):
             exempt |= {key for key in stored if key.startswith(rank_prefix)}
     left = sorted(set(stored) - set(plan.tensors) - plan.trees - exempt)
-    if missing or left:
-        raise StateMismatchError(_mismatch_text(missing, left))
+    if missing or differing or left:
+        raise StateMismatchError(_mismatch_text(missing, differing, left))
     return plan
 
 
@@ -155,9 +157,13 @@ def apply(plan: LoadPlan, trees: Mapping[str, Any]) -> None:
         component.apply({**request.tensors, **{key: trees[key] for key in request.trees}})
 
 
-def _mismatch_text(missing: list[str], left: list[str]) -> str:
-    lines = ["the checkpoint does not fit the registered state; nothing was changed."]
+def _mismatch_text(missing: list[str], differing: list[str], left: list[str]) -> str:
+    lines = [
+        "the checkpoint does not fit the registered state; nothing was changed. For a new run take another run name or "
+        "save_dir; to go on with this one, register what was saved."
+    ]
     for title, names in (
+        ("In both, but different", differing),
         ("Registered, but not in the checkpoint", missing),
         ("In the checkpoint, but nobody takes it", left),
     ):

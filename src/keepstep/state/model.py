@@ -64,7 +64,7 @@ class ModelComponent:
             elif isinstance(value, torch.Tensor):
                 problem = _mismatch(value, stored[key])
                 if problem:
-                    request.missing.append(f"{key}: {problem}")
+                    request.differing.append(f"{key}: {problem}")
                 own = rank_key(key, self._rank)
                 request.tensors[own if own in stored else key] = value.detach()
                 if own in stored:

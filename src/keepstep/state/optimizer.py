@@ -1,5 +1,6 @@
 """Optimizers by parameter name: `optimizer.state.<fqn>.<slot>` and `optimizer.param_groups.<fqn>.<option>`."""
 
+import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -12,7 +13,14 @@ from keepstep.errors import StateError, StateMismatchError
 from keepstep.state.codec import decode, encode, tensor_keys
 from keepstep.state.component import LoadRequest, under
 
+logger = logging.getLogger("keepstep")
+
 NamesOf = Callable[[], dict[nn.Parameter, str]]
+
+
+# Options of a parameter group that learning-rate schedulers set.
+_SET_BY_SCHEDULERS = frozenset({"lr", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum"})
+_MOVED_BY_SCHEDULERS = _SET_BY_SCHEDULERS | {"momentum", "betas"}
 
 
 class OptimizerComponent:
@@ -49,6 +57,12 @@ class OptimizerComponent:
             if fqn not in options:
                 request.missing.append(f"{self.name}.param_groups.{fqn} (options of a parameter)")
                 continue
+            saved, present = set(options[fqn]), set(group) - {"params"}
+            if saved - present - _SET_BY_SCHEDULERS and present - saved - _SET_BY_SCHEDULERS:
+                raise StateMismatchError(
+                    f"the optimizer of {fqn} was of another kind when this was saved: it had the options "
+                    f"{', '.join(sorted(saved - present))}, this one has {', '.join(sorted(present - saved))}"
+                )
             for key in options[fqn].values():
                 _ask(request, key, stored[key])
             for slot, key in by_prefix.get(fqn, {}).items():
@@ -102,6 +116,13 @@ class OptimizerComponent:
                 found.setdefault(option, value_of(key))
         for option, value in found.items():
             present = group.get(option)
+            if option not in _MOVED_BY_SCHEDULERS and option in group and not _same(present, value):
+                logger.warning(
+                    "optimizer option %s is %r in the checkpoint and %r in this job: the checkpoint's counts",
+                    option,
+                    value,
+                    present,
+                )
             if isinstance(present, torch.Tensor) and isinstance(value, torch.Tensor):
                 present.copy_(value)  # captured graphs and schedulers hold on to the tensor
             else:
@@ -146,6 +167,12 @@ def _grouped(keys: Mapping[str, Any], prefix: str, names: Any) -> dict[str, dict
                 grouped.setdefault(rest[:cut], {})[rest[cut + 1 :]] = key
                 break
     return grouped
+
+
+def _same(first: Any, second: Any) -> bool:
+    if isinstance(first, torch.Tensor) or isinstance(second, torch.Tensor):
+        return isinstance(first, torch.Tensor) and isinstance(second, torch.Tensor) and torch.equal(first, second)
+    return bool(first == second)
 
 
 def _ask(

@@ -96,7 +96,9 @@ def inspect(path: Path, step: int) -> SurveyedCheckpoint:
     try:
         manifest = from_text(text, digest_of_bytes)
     except ForeignManifestError as error:
-        return SurveyedCheckpoint(path, Found(step, Condition.INCOMPLETE, str(error)), None)
+        # Beside DCP's metadata it was ours once.
+        condition = Condition.DAMAGED if (path / layout.METADATA).exists() else Condition.INCOMPLETE
+        return SurveyedCheckpoint(path, Found(step, condition, str(error)), None)
     except NewerManifestError as error:
         return SurveyedCheckpoint(path, Found(step, Condition.TOO_NEW, str(error)), None)
     except ManifestError as error:
