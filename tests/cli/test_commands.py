@@ -104,7 +104,7 @@ def job_file(tmp_path: Path) -> Path:
         ("trainer.checkpointing.num_to_keep=-1", "num_to_keep = -1: must be"),
         ("trainer.total_step=5", "trainer.total_step: unknown key; did you mean total_steps?"),
         ("providers.model=nowhere:build", "providers.model = 'nowhere:build': nowhere does not import"),
-        ("providers.model=tests.rig.jobs:nothing", "tests.rig.jobs has no nothing"),
+        ("providers.model=tests.rig.jobs:nowhere", "tests.rig.jobs has no nowhere"),
         ("providers.model=tests.rig.jobs:PROVIDERS", "must be a function"),
         ("trainer.batching.microbatch_size=3", "sizes that work"),
     ],

@@ -49,7 +49,7 @@ def chaos(work: Path, *, ranks: int = 1, crash_rank: int = 0, modes: str = "befo
 
 
 def test_some_points_of_one_process(tmp_path: Path) -> None:
-    chaos(tmp_path, points=6)
+    chaos(tmp_path, points=3)
 
 
 def test_some_points_of_the_second_of_two_ranks(tmp_path: Path) -> None:
