@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from keepstep.job import train as train_module
+from keepstep.job import loop as loop_module
 from keepstep.job.train import TrainingJob
 from keepstep.ops.audit import audit
 from tests.rig import forks, jobs
@@ -32,7 +32,7 @@ def run(job: Any, ranks: int, stop: int | None = None) -> None:
 
     def work() -> None:
         if stop is not None:
-            train_module.leave_if_asked = lambda c, step, total: os._exit(9) if step == stop else None
+            loop_module.leave_if_asked = lambda c, step, total: os._exit(9) if step == stop else None
         TrainingJob(job).run()
 
     if stop is None:

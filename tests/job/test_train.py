@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from keepstep.errors import ConfigError, GuardRefusedError, KeepstepError, StateMismatchError, StopRequested
+from keepstep.job import loop as loop_module
 from keepstep.job import train as train_module
 from keepstep.job.train import TrainingJob
 from keepstep.storage.survey import survey
@@ -80,14 +81,14 @@ def run_until(folder: Path, total: int, stop: int, ranks: int) -> None:
     def work() -> None:
         import os
 
-        original = train_module.leave_if_asked
+        original = loop_module.leave_if_asked
 
         def die(checkpointer: Any, step: int, total: int) -> None:
             original(checkpointer, step, total)
             if step == stop:
                 os._exit(9)
 
-        train_module.leave_if_asked = die
+        loop_module.leave_if_asked = die
         TrainingJob(jobs.training(folder, total)).run()
 
     assert {end.status for end in forks.run(work, ranks)} == {9}
@@ -229,14 +230,14 @@ class TestOnlyTrainableParameters:
         def die() -> None:
             import os
 
-            original = train_module.leave_if_asked
+            original = loop_module.leave_if_asked
 
             def leave(checkpointer: Any, step: int, total: int) -> None:
                 original(checkpointer, step, total)
                 if step == 4:
                     os._exit(9)
 
-            train_module.leave_if_asked = leave
+            loop_module.leave_if_asked = leave
             TrainingJob(self.config(b, export_to=str(b / "export"))).run()
 
         assert forks.run(die)[0].status == 9

@@ -9,7 +9,7 @@ from keepstep.errors import GuardRefusedError
 from keepstep.export.source import source_digest
 from keepstep.plan import layout
 from keepstep.plan.resume import ResumeDecision, Start
-from keepstep.provenance.record import read
+from keepstep.storage.run_record import read_record
 
 
 def guard_base_weights(
@@ -40,7 +40,7 @@ def guard_base_weights(
     if decision.start is Start.RESUME:
         checkpoint = folder / layout.checkpoint_name(decision.candidates[0])
         with agreed(world, f"reading {checkpoint}"):
-            saved = read(checkpoint).get("base_weights") if world.rank == 0 else None
+            saved = read_record(checkpoint).get("base_weights") if world.rank == 0 else None
         saved = world.broadcast(saved)
         if saved is not None and saved != present:
             raise GuardRefusedError(

@@ -1,19 +1,16 @@
-"""The training job: its loop, and nothing else."""
+"""The training job: builds its parts, resumes, trains, and makes what stands at its end."""
 
 import logging
-import time
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 
 from keepstep.checkpoint.checkpointer import Checkpointer
 from keepstep.checkpoint.resume import look
 from keepstep.config.job import JobConfig
-from keepstep.data.device import to_device
-from keepstep.data.loader import GlobalBatchLoader, MicroBatch
+from keepstep.data.loader import GlobalBatchLoader
 from keepstep.dist.agree import agreed
 from keepstep.dist.launch import launched_ranks, process_group
 from keepstep.dist.mesh import make_mesh
@@ -23,17 +20,15 @@ from keepstep.export.weights import check_target, export, is_exported
 from keepstep.job import configure
 from keepstep.job.base_weights import guard_base_weights
 from keepstep.job.determinism import be_deterministic, seed_all
+from keepstep.job.loop import TrainingLoop
 from keepstep.job.lr_schedule import PhaseLR
 from keepstep.job.metrics import MeanLoss
-from keepstep.job.parallel import full_value, parallelize, sync_gradients
-from keepstep.job.progress import progress_bar
+from keepstep.job.parallel import parallelize
 from keepstep.job.protocols import JobContext
 from keepstep.job.providers import Providers, call, resolve
-from keepstep.job.stop import leave_if_asked
 from keepstep.job.tracker import JsonlTracker
 from keepstep.plan import layout
 from keepstep.plan.resume import ResumeDecision, Start
-from keepstep.plan.schedule import is_save_due
 from keepstep.state.job_state import JobState
 from keepstep.storage.ledger import LedgerFile, rewind
 
@@ -188,7 +183,7 @@ class TrainingJob:
             with agreed(world, "loading source_checkpoint"):
                 configure.load_weights(trainer.model_stage_factory, model, fresh=start == 0)
             ledger = self._ledger(start, len(dataset), world)
-            loop = _Loop(self, model, task, optimizer, scheduler, metrics, tracker, ledger, world, device)
+            loop = TrainingLoop(trainer, model, task, optimizer, scheduler, metrics, tracker, ledger, world, device)
             loop.run(loader, start, checkpointer)
         tracker.close()
         if ledger is not None:
@@ -212,83 +207,3 @@ class TrainingJob:
         if self._providers.lr_scheduler is None:
             return PhaseLR(optimizer, self.trainer.lr_scheduler, self.trainer.total_steps)
         return self._make("lr_scheduler", context, optimizer)
-
-
-class _Loop:
-    """Forward, backward, step, log, save; until the last step or a stop."""
-
-    def __init__(
-        self,
-        job: TrainingJob,
-        model: nn.Module,
-        task: Any,
-        optimizer: torch.optim.Optimizer,
-        scheduler: Any,
-        metrics: MeanLoss,
-        tracker: JsonlTracker,
-        ledger: LedgerFile | None,
-        world: World,
-        device: torch.device,
-    ) -> None:
-        self._trainer = job.trainer
-        self._model, self._task = model, task
-        self._optimizer, self._scheduler = optimizer, scheduler
-        self._metrics, self._tracker, self._ledger = metrics, tracker, ledger
-        self._world = world
-        self._device = device
-
-    def run(self, loader: GlobalBatchLoader, start: int, checkpointer: Checkpointer) -> None:
-        total = self._trainer.total_steps
-        batches = iter(loader)
-        self._model.train()
-        logged, at = start, time.monotonic()
-        with progress_bar(self._trainer.run.name, start, total, shown=self._world.rank == 0) as advance:
-            for step in range(start + 1, total + 1):
-                rates = self._scheduler.get_last_lr()
-                batch = next(batches)
-                self._metrics.update(self._step(batch))
-                self._note(step, loader, batch)
-                text = ""
-                if step % self._trainer.logging.period_steps == 0 or step == total:
-                    now = time.monotonic()
-                    text = self._log(step, rates, (step - logged) / (now - at))
-                    logged, at = step, now
-                advance(text)
-                checkpointer.save_if_due(step)
-                leave_if_asked(checkpointer, step, total)
-
-    def _step(self, batch: list[MicroBatch]) -> torch.Tensor:
-        """One optimizer step over a global batch. Returns its mean loss over all ranks."""
-        losses = []
-        for number, micro in enumerate(batch):
-            sync_gradients(self._model, number == len(batch) - 1)
-            loss = self._task.loss(self._model, to_device(micro.data, self._device)) / len(batch)
-            loss.backward()
-            losses.append(loss.detach())
-        if self._trainer.max_gradient_norm is not None:
-            nn.utils.clip_grad_norm_(self._model.parameters(), self._trainer.max_gradient_norm)
-        self._optimizer.step()
-        self._scheduler.step()
-        self._optimizer.zero_grad()
-        mean = torch.stack([full_value(loss).double() for loss in losses]).sum()
-        if self._world.size > 1:
-            dist.all_reduce(mean)
-            mean /= self._world.size
-        return mean
-
-    def _note(self, step: int, loader: GlobalBatchLoader, batch: list[MicroBatch]) -> None:
-        if self._ledger is None:
-            return
-        share = loader.division.global_batch_size // loader.division.ranks
-        begin = loader.position - loader.division.global_batch_size + self._world.rank * share
-        self._ledger.append(step, begin, [index for micro in batch for index in micro.indices])
-        if is_save_due(step, self._trainer.total_steps, self._trainer.checkpointing.period_steps):
-            self._ledger.sync()
-
-    def _log(self, step: int, rates: Any, speed: float) -> str:
-        loss = self._metrics.read()
-        self._tracker.log({"step": step, "loss": loss, "lr": float(rates[0])})
-        text = f"loss {loss:.4f}  lr {float(rates[0]):.3g}  {speed:.2f} steps/s"
-        if self._world.rank == 0:
-            logger.info("step %d/%d  %s", step, self._trainer.total_steps, text)
-        return text

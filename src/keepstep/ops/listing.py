@@ -1,12 +1,11 @@
 """Lists a run's folder."""
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from keepstep.errors import CouldNotLookError
 from keepstep.plan import layout
+from keepstep.storage.run_record import read_record
 from keepstep.storage.survey import SurveyedCheckpoint, survey
 
 
@@ -49,15 +48,6 @@ def list_folder(folder: Path) -> Listing:
     listed = tuple(_listed(checkpoint) for checkpoint in found.checkpoints)
     runs = () if listed else tuple(name for name in found.foreign if _holds_checkpoints(folder / name))
     return Listing(str(folder), listed, found.leftovers, found.foreign, runs)
-
-
-def read_record(checkpoint: Path) -> dict[str, Any]:
-    """A checkpoint's run record; empty when it is missing or damaged."""
-    try:
-        record = json.loads((checkpoint / layout.RUN_RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
 
 
 def _listed(checkpoint: SurveyedCheckpoint) -> ListedCheckpoint:

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from keepstep.errors import CheckpointNotFoundError
-from keepstep.ops.listing import read_record
 from keepstep.plan import layout
 from keepstep.storage.index import IndexedFile, IndexFormatError, from_bytes
+from keepstep.storage.run_record import read_record
 from keepstep.storage.survey import SurveyedCheckpoint, inspect
 
 _LARGEST = 10

@@ -14,8 +14,6 @@ from typing import Any
 
 import torch
 
-from keepstep.plan import layout
-
 SCHEMA_VERSION = 1
 _PACKAGES = ("torch", "transformers", "trl", "numpy", "keepstep")
 
@@ -67,15 +65,6 @@ def collect(facts: RunFacts, world_size: int) -> dict[str, Any]:
     }
     json.dumps(collected)  # what cannot be written is refused here, before anything else is
     return collected
-
-
-def read(checkpoint: Path) -> dict[str, Any]:
-    """A checkpoint's run record; empty when it is missing or damaged."""
-    try:
-        record = json.loads((checkpoint / layout.RUN_RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return record if isinstance(record, dict) else {}
 
 
 def to_text(collected: Mapping[str, Any], *, step: int, attempt: int, parent: int | None) -> str:
