@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from keepstep.cli.output import print_json, table
-from keepstep.ops.audit import audit
 
 
 def command(
@@ -19,6 +18,8 @@ def command(
 
     Example: keepstep audit runs/checkpoints/stdlib-lm
     """
+    from keepstep.ops.audit import audit  # needs NumPy, for which no other command should wait
+
     found = audit(run)
     if as_json:
         print_json(found)

@@ -82,11 +82,14 @@ def inspect(path: Path, step: int) -> SurveyedCheckpoint:
     Raises:
         CouldNotLookError: something in it cannot be read.
     """
+    # Plain strings: a folder may hold thousands of checkpoints, and a Path costs more than the look at the file.
+    prefix = f"{path}{os.sep}"
     try:
-        status = os.lstat(path / layout.MANIFEST)
+        status = os.lstat(prefix + layout.MANIFEST)
         if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_MANIFEST:
             return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, "manifest: no plain file"), None)
-        text = (path / layout.MANIFEST).read_text(encoding="utf-8")
+        with open(prefix + layout.MANIFEST, "rb") as file:
+            text = file.read().decode()
     except FileNotFoundError:
         return SurveyedCheckpoint(path, Found(step, Condition.INCOMPLETE, "it has no manifest"), None)
     except UnicodeDecodeError:
@@ -106,7 +109,6 @@ def inspect(path: Path, step: int) -> SurveyedCheckpoint:
     if manifest.step != step:
         problem = f"its manifest is of step {manifest.step}"
         return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, problem), manifest)
-    prefix = f"{path}{os.sep}"
     for name, record in manifest.files.items():
         try:
             status = os.lstat(prefix + name)
