@@ -81,6 +81,12 @@ def test_every_command_has_help_with_an_example(command: str) -> None:
     assert f"Example: keepstep {command}" in done.stdout
 
 
+def test_the_version() -> None:
+    done = keepstep("--version")
+    assert done.returncode == 0
+    assert done.stdout.startswith("keepstep ")
+
+
 @pytest.mark.parametrize("arguments", [["nonsense"], ["ls"], ["train"], ["ls", "--nonsense"], ["prune", "x"]])
 def test_wrong_usage_is_2(arguments: list[str]) -> None:
     assert keepstep(*arguments).returncode == 2

@@ -1,7 +1,6 @@
 """`keepstep`: the entry point of all commands."""
 
 import sys
-from importlib import metadata
 from typing import Annotated
 
 import typer
@@ -22,14 +21,21 @@ for command in (train, infer, ls, show, verify, prune, audit):
     app.command(command.__name__.rpartition(".")[2])(command.command)
 
 
-@app.callback()
-def options(
-    version: Annotated[bool, typer.Option("--version", help="Print the version.", is_eager=True)] = False,
-) -> None:
-    """Exact resume for PyTorch training and inference jobs."""
-    if version:
+def _print_version(asked: bool) -> None:
+    if asked:
+        from importlib import metadata
+
         print(f"keepstep {metadata.version('keepstep')}")
         raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version.", callback=_print_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Exact resume for PyTorch training and inference jobs."""
 
 
 def main() -> None:
