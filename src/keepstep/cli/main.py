@@ -9,6 +9,7 @@ from keepstep.cli import audit, infer, ls, prune, show, train, verify
 from keepstep.cli.output import report_error
 from keepstep.errors import KeepstepError
 
+# Each command imports what it works with when it is called: `keepstep ls` does not wait for what others need.
 app = typer.Typer(
     name="keepstep",
     help="Exact resume for PyTorch training and inference jobs.",

@@ -6,7 +6,6 @@ from typing import Annotated
 import typer
 
 from keepstep.cli.output import human_size, print_json
-from keepstep.ops.prune import apply_prune, plan_prune
 
 
 def command(
@@ -19,6 +18,8 @@ def command(
 
     Example: keepstep prune runs/checkpoints/stdlib-lm --keep 2 --dry-run
     """
+    from keepstep.ops.prune import apply_prune, plan_prune
+
     plan = plan_prune(folder, keep)
     if not dry_run:
         apply_prune(plan)

@@ -1,13 +1,14 @@
 """`keepstep show`: what one checkpoint is and holds."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from keepstep.cli.output import human_size, print_json, table
-from keepstep.ops.show import Shown
-from keepstep.ops.show import show as describe
+
+if TYPE_CHECKING:
+    from keepstep.ops.show import Shown
 
 _RECORD_FIELDS = ("run", "created_at", "parent_step", "seed", "global_batch_size", "git_commit", "torch", "keepstep")
 
@@ -20,6 +21,8 @@ def command(
 
     Example: keepstep show runs/checkpoints/stdlib-lm/save-400
     """
+    from keepstep.ops.show import show as describe
+
     shown = describe(checkpoint)
     if as_json:
         print_json(shown)
@@ -27,7 +30,7 @@ def command(
     _print(shown)
 
 
-def _print(shown: Shown) -> None:
+def _print(shown: "Shown") -> None:
     print(f"{shown.path}: {shown.condition}" + (f" ({shown.problem})" if shown.problem else ""))
     print(f"step {shown.step}, {human_size(shown.size)}, written by {shown.world_size or '?'} ranks")
     for name in _RECORD_FIELDS:

@@ -6,8 +6,6 @@ from typing import Annotated
 import typer
 
 from keepstep.cli.output import human_size, print_json
-from keepstep.ops.verify import verify as verify_all
-from keepstep.plan.resume import Condition
 
 
 def command(
@@ -18,6 +16,9 @@ def command(
 
     Example: keepstep verify runs/checkpoints/stdlib-lm
     """
+    from keepstep.ops.verify import verify as verify_all
+    from keepstep.plan.resume import Condition
+
     results = []
     for result in verify_all(path):
         results.append(result)
