@@ -32,7 +32,7 @@ lint: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(BIN)/python -m pytest -m "not crash and not slow"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not crash and not slow"
 
 # The whole crash matrix: a kill at every system call of a save, and ckpt-chaos. Prints its counts last.
 crash: setup

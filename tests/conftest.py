@@ -10,6 +10,11 @@ os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 import pytest
 import torch
 
+# Both are imported late: here they come once, and not for a second in each forked rank.
+import torch._dynamo
+
+import keepstep.job.train  # noqa: F401
+
 torch.set_num_threads(1)
 
 

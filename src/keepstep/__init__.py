@@ -17,6 +17,7 @@ from keepstep.errors import (
     StateError,
     StateMismatchError,
     StopRequested,
+    TwinCheckError,
     UnsupportedStateError,
 )
 
@@ -57,6 +58,7 @@ __all__ = [
     "StateError",
     "StateMismatchError",
     "StopRequested",
+    "TwinCheckError",
     "UnsupportedStateError",
     "declare",
 ]

@@ -78,3 +78,7 @@ class StopRequested(KeepstepError, RuntimeError):
     """A stop was requested and the state of this step is saved. Running the job again continues."""
 
     exit_code = 75
+
+
+class TwinCheckError(KeepstepError, RuntimeError):
+    """A twin check could not compare anything: the job failed, took too long, or told of no step."""

@@ -74,7 +74,7 @@ def test_prune(run: Path) -> None:
     assert keepstep("prune", str(run), "--keep", "0").returncode == 2
 
 
-@pytest.mark.parametrize("command", ["train", "infer", "ls", "show", "verify", "prune"])
+@pytest.mark.parametrize("command", ["train", "infer", "ls", "show", "verify", "prune", "audit", "selftest"])
 def test_every_command_has_help_with_an_example(command: str) -> None:
     done = keepstep(command, "--help")
     assert done.returncode == 0
@@ -167,3 +167,41 @@ def test_under_a_launcher_it_takes_the_world_it_is_given(job_file: Path) -> None
     assert done.returncode == 0, done.stderr
     facts = json.loads((job_file.parent / "checkpoints" / "run" / "save-8" / "manifest.json").read_text())
     assert facts["world_size"] == 2
+
+
+def test_selftest_of_a_job_file(job_file: Path) -> None:
+    done = keepstep("selftest", str(job_file), "--stop-at", "2", "--json", cwd=job_file.parent)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["equal"] is True
+    assert not (job_file.parent / "runs").exists(), "the job's own folder is left alone"
+
+
+def test_selftest_of_a_command_names_a_fault(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(FAULTY)
+    words = ("--stop-at", "2", "--folder", str(tmp_path / "work"), "--", sys.executable, "train.py")
+    done = keepstep("selftest", *words, cwd=tmp_path)
+    assert done.returncode == 1, done.stderr
+    assert "differs first at step 3 in rng" in done.stdout
+    assert "torch.manual_seed at train.py:8" in done.stdout
+
+
+def test_selftest_refuses_what_it_cannot_run(job_file: Path) -> None:
+    assert keepstep("selftest", str(job_file), "more").returncode == 2
+    assert keepstep("selftest", "--nproc", "2", "--", "python", "train.py").returncode == 2
+    done = keepstep("selftest", "--", sys.executable, "-c", "print('no checkpointer')")
+    assert done.returncode == 1
+    assert "made no Checkpointer" in done.stderr
+
+
+FAULTY = """
+import torch, keepstep
+torch.manual_seed(3)
+model = torch.nn.Linear(2, 2)
+config = keepstep.CheckpointingConfig(save_dir="runs", period_steps=5)
+with keepstep.Checkpointer(config, keepstep.JobState(model=model), total_steps=6) as checkpointer:
+    start = checkpointer.resume()
+    torch.manual_seed(0)
+    for step in range(start + 1, 7):
+        model(torch.rand(2))
+        checkpointer.save_if_due(step)
+"""

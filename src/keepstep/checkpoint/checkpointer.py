@@ -6,6 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from keepstep.checkpoint.probe import Probe, save_dir, settings_from_environment
 from keepstep.checkpoint.resume import Resumed, resume
 from keepstep.checkpoint.save import SaveRequest, apply_retention, save
 from keepstep.checkpoint.stop import StopNotice
@@ -58,11 +59,13 @@ class Checkpointer:
         if config.period_steps == "last_step" and total_steps is None:
             raise ConfigError('period_steps = "last_step" needs total_steps: without it no step is the last')
         self.config = config
-        self.folder = Path(config.save_dir) / (run_name or "")
+        observed = settings_from_environment()
+        self.folder = save_dir(config.save_dir) / (run_name or "")
         self.total_steps = total_steps
         self.stop_requested = False
         self._world = world or current_world()
         self._components = state.components(self._world)
+        self._probe = Probe(observed, self._components, self._world) if observed else None
         self._facts = facts or RunFacts(run_name)
         self._record: Mapping[str, Any] | None = None
         self._attempt: int | None = None
@@ -92,6 +95,8 @@ class Checkpointer:
         if self.config.period_steps != "disable":
             self._try_out()
         self._log_start(outcome)
+        if self._probe is not None:
+            self._probe.started(outcome.step, self.total_steps)
         return outcome.step
 
     def _try_out(self) -> None:
@@ -106,6 +111,8 @@ class Checkpointer:
 
         Also the place where all ranks agree on a stop: call it after every step.
         """
+        if self._probe is not None:
+            return self._observe(self._probe, step)
         if any(self._world.gather(self._notice.noted is not None)):
             if not self.stop_requested and self._world.rank == 0:
                 logger.warning("stop requested: saving step %d and leaving", step)
@@ -122,8 +129,23 @@ class Checkpointer:
         """
         if step < 0:
             raise ValueError(f"step must not be negative, not {step}")
+        if self._probe is not None:
+            return self._observe(self._probe, step)
         if self.config.period_steps == "disable" or step == self._last_step:
             return False
+        return self._save(step)
+
+    def _observe(self, probe: Probe, step: int) -> bool:
+        """Under a twin check the check says when to save, and that the run ends there as in a crash."""
+        probe.observe(step)
+        if probe.is_over(step):
+            if step == probe.settings.stop:
+                self._save(step)
+            self._world.gather(None)
+            probe.leave()
+        return False
+
+    def _save(self, step: int) -> bool:
         attempt, record = self._agree_attempt(), self._run_record()
         request = SaveRequest(self.folder, step, attempt, self._last_step, self._resumed, record)
         save(request, self._components, self._world)

@@ -1,6 +1,5 @@
 """What `train` and `infer` share: check first, then run here or start one process for each rank."""
 
-import logging
 import os
 from pathlib import Path
 from typing import Literal
@@ -36,22 +35,7 @@ def run_job(kind: Literal["train", "infer"], job_file: Path, nproc: int, overrid
 
         launch([kind, str(job_file), *(part for override in overrides for part in ("--set", override))], nproc)
         return
-    _set_up_logging()
+    from keepstep.cli.logs import set_up_logging
+
+    set_up_logging()
     job.run()
-
-
-def _set_up_logging() -> None:
-    from rich.logging import RichHandler
-
-    from keepstep.job.progress import console
-
-    logger = logging.getLogger("keepstep")
-    logger.setLevel(logging.INFO)
-    handler: logging.Handler
-    if console.is_terminal:
-        handler = RichHandler(console=console, show_path=False, highlighter=None, markup=False)
-    else:
-        handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(message)s", "%H:%M:%S"))
-    logger.handlers = [handler]
-    logger.propagate = False

@@ -130,6 +130,11 @@ class GlobalBatchLoader:
             return None
         return -(-self._length * self._epochs // self.division.global_batch_size)
 
+    @property
+    def steps_in_epoch(self) -> int:
+        """Global batches that it takes to see every sample once; the last may reach into the next epoch."""
+        return -(-self._length // self.division.global_batch_size)
+
     def __iter__(self) -> Iterator[list[MicroBatch]]:
         end = None if self._epochs is None else self._length * self._epochs
         if end is not None and self.position >= end:

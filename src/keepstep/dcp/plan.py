@@ -1,18 +1,15 @@
 """Who writes what. Equal values of several ranks are written once, after they were found to be equal."""
 
-import pickle
 from collections.abc import Mapping
 from dataclasses import dataclass
-from io import BytesIO
-from typing import Any
 
 import torch
-import xxhash
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import SavePlan
 from torch.distributed.tensor import DTensor, Replicate
 
+from keepstep.dcp.digests import digest_tensor, digest_tree
 from keepstep.dcp.entries import Entry, Scope, rank_key
 from keepstep.dist.world import World
 from keepstep.errors import ReplicaMismatchError
@@ -76,31 +73,17 @@ def _replica_digests(entries: Mapping[str, Entry]) -> dict[tuple[str, tuple[int,
         if isinstance(value, DTensor):
             if _is_replicated(value):
                 for chunk in value.__create_chunk_list__():
-                    digests[key, tuple(chunk.offsets)] = _digest_tensor(value.to_local())
+                    digests[key, tuple(chunk.offsets)] = digest_tensor(value.to_local())
         elif isinstance(value, torch.Tensor):
-            digests[key, ()] = _digest_tensor(value)
+            digests[key, ()] = digest_tensor(value)
         else:
-            digests[key, ()] = _digest_tree(value)
+            digests[key, ()] = digest_tree(value)
     return digests
 
 
 def _is_replicated(tensor: DTensor) -> bool:
     sizes = tensor.device_mesh.shape
     return any(size > 1 and isinstance(p, Replicate) for size, p in zip(sizes, tensor.placements, strict=True))
-
-
-def _digest_tensor(tensor: torch.Tensor) -> str:
-    data = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
-    return f"{tensor.dtype}{tuple(tensor.shape)}{xxhash.xxh3_128_hexdigest(data.tobytes())}"
-
-
-def _digest_tree(tree: Any) -> str:
-    # Without its memo the pickler writes equal trees as equal bytes, whichever of their strings are one object.
-    stream = BytesIO()
-    pickler = pickle.Pickler(stream, protocol=4)
-    pickler.fast = True
-    pickler.dump(tree)
-    return xxhash.xxh3_128_hexdigest(stream.getvalue())
 
 
 def _by_rank(entries: Mapping[str, Entry], differing: set[str], rank: int) -> dict[str, Entry]:

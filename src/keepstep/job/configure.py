@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from keepstep.checkpoint.probe import save_dir
 from keepstep.config.job import JobConfig
 from keepstep.config.mesh import MeshConfig
 from keepstep.config.training import BatchingConfig, ModelStageFactoryConfig, OptimizerConfig
@@ -82,9 +83,9 @@ def check_source(config: ModelStageFactoryConfig, *, fresh: bool) -> None:
 def run_folder(config: JobConfig) -> Path:
     """The folder that holds the job's checkpoints."""
     if config.trainer is not None:
-        return Path(config.trainer.checkpointing.save_dir) / config.trainer.run.name
+        return save_dir(config.trainer.checkpointing.save_dir) / config.trainer.run.name
     if config.inference is not None:
-        return Path(config.inference.checkpointing.save_dir)
+        return save_dir(config.inference.checkpointing.save_dir)
     raise ConfigError("the job has neither a trainer nor an inference section")
 
 

@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import nn
 
 from keepstep.checkpoint.checkpointer import Checkpointer
+from keepstep.checkpoint.probe import note
 from keepstep.config.training import TrainerConfig
 from keepstep.data.device import to_device
 from keepstep.data.loader import GlobalBatchLoader, MicroBatch
@@ -56,7 +57,10 @@ class TrainingLoop:
             for step in range(start + 1, total + 1):
                 rates = self._scheduler.get_last_lr()
                 batch = next(batches)
-                self._metrics.update(self._step(batch))
+                note("samples", [micro.indices for micro in batch])
+                loss = self._step(batch)
+                note("loss", loss)
+                self._metrics.update(loss)
                 self._note(step, loader, batch)
                 text = ""
                 if step % self._trainer.logging.period_steps == 0 or step == total:

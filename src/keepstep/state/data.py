@@ -22,39 +22,39 @@ class DataComponent:
     name = "data"
 
     def __init__(self, loader: Stateful, dp_rank: int, dp_size: int) -> None:
-        self._loader = loader
+        self.loader = loader
         self._dp_size = dp_size
         self._prefix = f"{self.name}.dp_{dp_rank}"
         self._source = self._prefix
 
     def collect(self) -> dict[str, Entry]:
-        return collect_state(self._loader.state_dict(), self._prefix, Scope.EVERY_RANK)
+        return collect_state(self.loader.state_dict(), self._prefix, Scope.EVERY_RANK)
 
     def request(self, stored: Mapping[str, Stored]) -> LoadRequest:
         all_keys = under(self.name, stored)
         saved = sorted({".".join(key.split(".")[:2]) for key in all_keys})
         self._source = self._prefix
         if len(saved) != self._dp_size and saved:
-            if not getattr(self._loader, "position_is_global", False):
+            if not getattr(self.loader, "position_is_global", False):
                 raise StateMismatchError(
                     f"the checkpoint holds the data position of {len(saved)} data-parallel ranks, this job has "
-                    f"{self._dp_size}. The state of a {type(self._loader).__name__} belongs to one rank and cannot be "
+                    f"{self._dp_size}. The state of a {type(self.loader).__name__} belongs to one rank and cannot be "
                     f"divided anew: resume with {len(saved)} data-parallel ranks"
                 )
             self._source = saved[0]
-        request = request_state(self._source, stored, self._loader)
+        request = request_state(self._source, stored, self.loader)
         request.exempt = set(all_keys) - request.trees - set(request.tensors)
         return request
 
     def check(self, trees: Mapping[str, Any]) -> None:
-        look = getattr(self._loader, "check_state_dict", None)
+        look = getattr(self.loader, "check_state_dict", None)
         if look is not None:
             look(restore_state(self._source, trees))
 
     def apply(self, values: Mapping[str, Any]) -> None:
-        self._loader.load_state_dict(restore_state(self._source, values))
-        if isinstance(self._loader, StatefulDataLoader):
-            begin_iterator(self._loader)
+        self.loader.load_state_dict(restore_state(self._source, values))
+        if isinstance(self.loader, StatefulDataLoader):
+            begin_iterator(self.loader)
 
 
 def begin_iterator(loader: StatefulDataLoader[Any]) -> None:

@@ -1,1 +1,6 @@
-"""Tools with which users test their own jobs."""
+"""Tools to test one's own jobs with."""
+
+from keepstep.plan.diagnosis import Divergence
+from keepstep.testing.twin import TwinReport, twin_check
+
+__all__ = ["Divergence", "TwinReport", "twin_check"]

@@ -1,0 +1,235 @@
+"""Observes a run for a twin check: what every step was given and what it left, as digests in a file.
+
+It is switched on by the environment (`keepstep selftest`, `keepstep.testing.twin_check`) and no part of a usual run.
+"""
+
+import json
+import multiprocessing
+import os
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, TextIO
+
+import torch
+import xxhash
+from torch import nn
+
+from keepstep.checkpoint.seeding import SeedWatch, length_of
+from keepstep.dcp.digests import digest_tensor, digest_tree
+from keepstep.dist.world import World
+from keepstep.plan.trace import Start, Step, choose_stops, to_line
+from keepstep.state.component import Component
+from keepstep.state.data import DataComponent
+from keepstep.state.job_state import collect
+from keepstep.state.model import ModelComponent
+from keepstep.state.optimizer import OptimizerComponent
+from keepstep.state.rng import read_states
+
+VARIABLE = "KEEPSTEP_PROBE"
+
+_active: "Probe | None" = None
+
+
+@dataclass(frozen=True)
+class ProbeSettings:
+    """What an observed run does.
+
+    Attributes:
+        save_dir: where it saves, whatever its configuration says.
+        trace: its trace's files, without `.rank_<r>`.
+        stop: the step that it saves and dies at; None to go on to the last.
+        last: the step that it dies at without a save; None to choose it when the first step is known.
+    """
+
+    save_dir: str
+    trace: str
+    stop: int | None = None
+    last: int | None = None
+
+    def to_environment(self) -> dict[str, str]:
+        """The variable that switches the observation on."""
+        return {VARIABLE: json.dumps(asdict(self))}
+
+
+def settings_from_environment() -> ProbeSettings | None:
+    """How this process is to be observed, None when it is not."""
+    text = os.environ.get(VARIABLE)
+    return ProbeSettings(**json.loads(text)) if text else None
+
+
+def save_dir(configured: str) -> Path:
+    """Where this process saves: where its configuration says, unless it is observed."""
+    settings = settings_from_environment()
+    return Path(settings.save_dir if settings else configured)
+
+
+def note(name: str, value: Any) -> None:
+    """Tell an observer a value of the step under way (its loss, its samples). Nothing happens when there is none.
+
+    Args:
+        name: what it is.
+        value: a number, a string, a tensor, or a list of these.
+    """
+    if _active is not None:
+        _active.note(name, value)
+
+
+class Probe:
+    """Watches the registered models and optimizers, and writes a line for each step.
+
+    Args:
+        settings: what to do.
+        components: the job's state.
+        world: the ranks.
+    """
+
+    def __init__(self, settings: ProbeSettings, components: Sequence[Component], world: World) -> None:
+        global _active
+        _active = self
+        self.settings = settings
+        self._components = components
+        self._last = settings.last
+        self._total: int | None = None
+        self._first: int | None = None
+        self._done = 0
+        path = Path(f"{settings.trace}.rank_{world.rank}")
+        self._file: TextIO = path.open("w", encoding="utf-8")
+        self._seeds = SeedWatch()
+        self._begin()
+        for component in components:
+            if isinstance(component, ModelComponent):
+                for stage in component.stages:
+                    stage.register_forward_pre_hook(self._on_forward, with_kwargs=True, prepend=True)
+                    stage.register_forward_hook(self._on_output)
+            elif isinstance(component, OptimizerComponent):
+                for optimizer in component.optimizers:
+                    optimizer.register_step_pre_hook(self._on_optimizer)
+
+    def started(self, step: int, total_steps: int | None) -> None:
+        """After `resume()`: note all state as it was restored."""
+        self._first, self._done, self._total = step + 1, step, total_steps
+        self._write(Start(step, total_steps, self._state(), _random()))
+        self._begin()
+        self._seeds.start()
+
+    def note(self, name: str, value: Any) -> None:
+        self._notes[name] = _plain(value)
+
+    def observe(self, step: int) -> None:
+        """Write what a step did. A step that was observed is not written twice."""
+        if step <= self._done:
+            return
+        done = Step(
+            step=step,
+            inputs=tuple(self._inputs),
+            outputs=tuple(self._outputs),
+            random=self._random,
+            entered=self._entered,
+            rates=tuple(self._rates),
+            seeded=self._seeds.places(),
+            steps_in_epoch=self._steps_in_epoch(),
+            notes=dict(self._notes),
+            state=self._state(),
+            after=_random(),
+        )
+        self._write(done)
+        self._done = step
+        if self._last is None:
+            self._last = choose_stops(done.steps_in_epoch, self._total).last
+        self._begin()
+
+    def is_over(self, step: int) -> bool:
+        """Whether the run ends here."""
+        return step == self.settings.stop or (self._last is not None and step >= self._last)
+
+    def leave(self) -> None:
+        """End this process as a crash would: nothing of the job's own ending runs."""
+        self._file.close()
+        for child in multiprocessing.active_children():
+            child.terminate()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
+    def _begin(self) -> None:
+        self._inputs: list[str] = []
+        self._outputs: list[str] = []
+        self._rates: list[tuple[float, ...]] = []
+        self._random: Mapping[str, str] = {}
+        self._entered: Mapping[str, str] = {}
+        self._notes: dict[str, Any] = {}
+
+    def _on_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
+        if not self._inputs:
+            self._random = _random()
+            if self._first == self._done + 1:
+                self._entered = self._state()
+        self._inputs.append(_digest([args, kwargs]))
+
+    def _on_output(self, module: nn.Module, args: Any, output: Any) -> None:
+        self._outputs.append(_digest(output))
+
+    def _on_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        self._rates.append(tuple(float(group["lr"]) for group in optimizer.param_groups))
+
+    def _steps_in_epoch(self) -> int | None:
+        loaders = [part.loader for part in self._components if isinstance(part, DataComponent)]
+        for loader in loaders:
+            if hasattr(loader, "steps_in_epoch"):
+                return int(loader.steps_in_epoch)
+        lengths = [length for loader in loaders if (length := length_of(loader)) is not None]
+        batches = lengths[0] if lengths else self._seeds.epoch_batches
+        return None if batches is None else -(-batches // max(1, len(self._inputs)))
+
+    def _state(self) -> dict[str, str]:
+        return {
+            key: digest_tensor(entry.value) if isinstance(entry.value, torch.Tensor) else digest_tree(entry.value)
+            for key, entry in collect(self._components).items()
+        }
+
+    def _write(self, part: Start | Step) -> None:
+        self._file.write(to_line(part))
+        self._file.flush()
+
+
+def _random() -> dict[str, str]:
+    states = read_states()
+    digests = {kind: _digest(states[kind]) for kind in ("python", "numpy", "torch")}
+    return digests | {f"cuda:{i}": _digest(state) for i, state in enumerate(states["cuda"])}
+
+
+def _digest(value: Any) -> str:
+    digest = xxhash.xxh3_64()
+    for part in _parts(value):
+        digest.update(part)
+    return digest.hexdigest()
+
+
+def _parts(value: Any) -> Iterator[bytes]:
+    """The bytes that make up a value. An object of an unknown kind counts by its attributes or its type alone."""
+    if isinstance(value, torch.Tensor):
+        yield digest_tensor(value).encode()
+    elif isinstance(value, Mapping):
+        for key, part in value.items():
+            yield repr(key).encode()
+            yield from _parts(part)
+    elif isinstance(value, list | tuple):
+        yield f"{len(value)}:".encode()
+        for part in value:
+            yield from _parts(part)
+    elif isinstance(value, bool | int | float | str | bytes | None):
+        yield repr(value).encode()
+    elif hasattr(value, "tobytes"):
+        yield value.tobytes()
+    else:
+        yield type(value).__qualname__.encode()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    if isinstance(value, list | tuple):
+        return [_plain(part) for part in value]
+    return value

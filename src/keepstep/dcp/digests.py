@@ -1,0 +1,26 @@
+"""Digests of values in memory: equal bits give equal digests, on any rank and in any process."""
+
+import pickle
+from io import BytesIO
+from typing import Any
+
+import torch
+import xxhash
+from torch.distributed.tensor import DTensor
+
+
+def digest_tensor(tensor: torch.Tensor) -> str:
+    """Of dtype, shape and bytes; of a DTensor those of this rank's shard."""
+    local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
+    data = local.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
+    return f"{tensor.dtype}{tuple(tensor.shape)}{xxhash.xxh3_128_hexdigest(data.tobytes())}"
+
+
+def digest_tree(tree: Any) -> str:
+    """Of a plain Python tree (see `keepstep.state.codec`)."""
+    # Without its memo the pickler writes equal trees as equal bytes, whichever of their strings are one object.
+    stream = BytesIO()
+    pickler = pickle.Pickler(stream, protocol=4)
+    pickler.fast = True
+    pickler.dump(tree)
+    return xxhash.xxh3_128_hexdigest(stream.getvalue())
