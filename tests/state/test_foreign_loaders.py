@@ -9,6 +9,8 @@ from torch import nn
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 import keepstep
+from keepstep.data.stream import Stream
+from keepstep.dist.world import SingleWorld
 
 LENGTH, BATCH, EPOCHS = 11, 3, 3
 PER_EPOCH = -(-LENGTH // BATCH)
@@ -67,3 +69,68 @@ def test_saving_draws_no_random_number(tmp_path: Path) -> None:
         before = torch.get_rng_state()
         checkpointer.save(1)  # the loader makes its first iterator here, and draws
         assert torch.equal(torch.get_rng_state(), before)
+
+
+class Endless(torch.utils.data.IterableDataset[Any]):
+    """A stream without a length and without a state; each worker has its part."""
+
+    def __iter__(self) -> Any:
+        info = torch.utils.data.get_worker_info()
+        worker, workers = (info.id, info.num_workers) if info else (0, 1)
+        return iter(range(worker, LENGTH, workers))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+@pytest.mark.parametrize("wrapped", [False, True])
+def test_a_stream_stopped_at_an_epochs_end_has_no_empty_epoch(tmp_path: Path, workers: int, wrapped: bool) -> None:
+    def run(folder: Path, stop: int | None) -> list[Any]:
+        torch.manual_seed(3)
+        data = Stream(Endless()) if wrapped else Endless()
+        loader = StatefulDataLoader(data, BATCH, num_workers=workers)
+        counts = nn.Module()
+        counts.register_buffer("epoch", torch.zeros((), dtype=torch.int64))
+        counts.register_buffer("batches", torch.zeros((), dtype=torch.int64))
+        config = keepstep.CheckpointingConfig(save_dir=str(folder), period_steps=1, num_to_keep=1)
+        rows: list[Any] = []
+        with keepstep.Checkpointer(config, keepstep.JobState(model=counts, data=loader)) as checkpointer:
+            step = checkpointer.resume()
+            while step < 12:
+                epoch, batches = int(counts.epoch), 0
+                if wrapped:
+                    data.set_epoch(epoch)
+                for batch in loader:
+                    step += 1
+                    batches += 1
+                    rows.append((epoch, batch.tolist(), torch.rand(1).item()))
+                    counts.batches += 1
+                    if counts.batches == len(per_epoch):
+                        counts.epoch, counts.batches = counts.epoch + 1, counts.batches * 0
+                    checkpointer.save_if_due(step)
+                    if step == stop:
+                        return rows
+                assert batches, f"epoch {epoch} was empty"
+        return rows
+
+    per_epoch = list(StatefulDataLoader(Endless(), BATCH, num_workers=workers))
+    whole = run(tmp_path / "whole", None)
+    for stop in range(1, 10) if workers == 0 else (2, len(per_epoch), len(per_epoch) + 1):
+        folder = tmp_path / str(stop)
+        assert run(folder, stop) + run(folder, None) == whole, f"stopped at {stop}"
+
+
+def test_another_number_of_workers_is_refused_before_anything_is_loaded(tmp_path: Path) -> None:
+    run(tmp_path, 2, 2, False)
+    for workers in (0, 3):
+        with pytest.raises(keepstep.StateMismatchError, match=f"saved with 2 workers.* has {workers}"):
+            run(tmp_path, None, workers, False)
+    assert run(tmp_path, None, 2, False)
+
+
+def test_a_shuffle_buffer_at_risk_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    from tests.rig.streams import shuffled
+
+    keepstep.JobState(data=StatefulDataLoader(shuffled(), 2)).components(SingleWorld())
+    assert "up to 8 samples in its shuffle buffer" in caplog.text
+    caplog.clear()
+    keepstep.JobState(data=StatefulDataLoader(Stream(shuffled()), 2)).components(SingleWorld())
+    assert not caplog.text

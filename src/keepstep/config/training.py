@@ -123,13 +123,25 @@ class DataConfig(Section):
 
     Attributes:
         shuffle: a new order for each epoch, drawn from the base seed.
-        num_workers: worker processes of each rank; they change no sample and no random number.
-        ledger: note the samples of each step, for `keepstep audit`.
+        num_workers: worker processes of each rank; of a map-style data set they change no sample and no random number.
+        persistent_workers: keep the workers of a stream from one epoch to the next. Those of a map-style data set live
+            as long as the run.
+        stream: how a stream (an iterable data set) is resumed: from its own "state"; by "replay", reading the epoch
+            again up to the position; "auto" takes the state unless it is known to leave something out.
+        ledger: note the samples of each step, for `keepstep audit`; they need an index, which a stream has not.
     """
 
     shuffle: bool = True
     num_workers: Annotated[int, Field(strict=True, ge=0)] = 0
+    persistent_workers: bool = False
+    stream: Literal["auto", "state", "replay"] = "auto"
     ledger: bool = False
+
+    @model_validator(mode="after")
+    def _workers_that_persist(self) -> "DataConfig":
+        if self.persistent_workers and not self.num_workers:
+            raise ValueError("persistent_workers needs num_workers, 1 or more")
+        return self
 
 
 class LoggingConfig(Section):

@@ -20,6 +20,11 @@ def seed_for_collate(seed: int, epoch: int, index: int) -> None:
     _seed("collate", seed, epoch, index)
 
 
+def seed_for_stream(seed: int, epoch: int, rank: int, worker: int, count: int) -> None:
+    """The same for the sample that a reader of a stream takes after `count` others in this epoch."""
+    _seed("stream", seed, epoch, rank, worker, count)
+
+
 def _seed(*key: object) -> None:
     digest = xxhash.xxh3_128_digest(repr(key).encode())
     random.seed(int.from_bytes(digest[:8], "little"))

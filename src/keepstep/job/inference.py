@@ -31,6 +31,7 @@ from keepstep.job.stop import leave_if_asked
 from keepstep.plan import layout
 from keepstep.plan.resume import Start
 from keepstep.state.job_state import JobState
+from keepstep.state.streams import is_stream
 from keepstep.storage.local import make_folders, replace_text
 
 logger = logging.getLogger("keepstep")
@@ -78,8 +79,14 @@ class InferenceJob:
             seed_all(self.inference.determinism.base_seed)
             context = JobContext(self.config, device, world.rank, world.size)
             shape, division = configure.divide_batches(self.inference.batching, self.config.mesh, world.size)
+            dataset = self._make("dataset", context)
+            if is_stream(dataset):
+                raise ConfigError(
+                    f"providers.dataset = {self.config.providers.dataset!r}: an inference job needs a data set with "
+                    "__len__ and __getitem__, so that each input has its place in the output"
+                )
             loader = GlobalBatchLoader(
-                self._make("dataset", context),
+                dataset,
                 division,
                 world.rank,
                 seed=0,

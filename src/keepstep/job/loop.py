@@ -12,7 +12,9 @@ from keepstep.checkpoint.checkpointer import Checkpointer
 from keepstep.checkpoint.probe import note
 from keepstep.config.training import TrainerConfig
 from keepstep.data.device import to_device
-from keepstep.data.loader import GlobalBatchLoader, MicroBatch
+from keepstep.data.loader import MicroBatch
+from keepstep.data.make import Loader
+from keepstep.data.stream_loader import StreamLoader
 from keepstep.dist.world import World
 from keepstep.job.metrics import MeanLoss
 from keepstep.job.parallel import full_value, sync_gradients
@@ -48,7 +50,7 @@ class TrainingLoop:
         self._world = world
         self._device = device
 
-    def run(self, loader: GlobalBatchLoader, start: int, checkpointer: Checkpointer) -> None:
+    def run(self, loader: Loader, start: int, checkpointer: Checkpointer) -> None:
         total = self._trainer.total_steps
         batches = iter(loader)
         self._model.train()
@@ -90,8 +92,8 @@ class TrainingLoop:
             mean /= self._world.size
         return mean
 
-    def _note(self, step: int, loader: GlobalBatchLoader, batch: list[MicroBatch]) -> None:
-        if self._ledger is None:
+    def _note(self, step: int, loader: Loader, batch: list[MicroBatch]) -> None:
+        if self._ledger is None or isinstance(loader, StreamLoader):
             return
         share = loader.division.global_batch_size // loader.division.ranks
         begin = loader.position - loader.division.global_batch_size + self._world.rank * share

@@ -10,7 +10,7 @@ from torch import nn
 from keepstep.checkpoint.checkpointer import Checkpointer
 from keepstep.checkpoint.resume import look
 from keepstep.config.job import JobConfig
-from keepstep.data.loader import GlobalBatchLoader
+from keepstep.data.make import make_loader
 from keepstep.dist.agree import agreed
 from keepstep.dist.launch import launched_ranks, process_group
 from keepstep.dist.mesh import make_mesh
@@ -140,19 +140,8 @@ class TrainingJob:
         model: nn.Module = self._make("model", context).to(device)
         model = parallelize(model, make_mesh(shape, device))
         dataset = self._make("dataset", context)
-        if len(dataset) < trainer.batching.global_batch_size:
-            raise ConfigError(
-                f"providers.dataset = {self.config.providers.dataset!r}: {len(dataset)} samples are fewer than "
-                f"global_batch_size {trainer.batching.global_batch_size}: a step would take a sample twice"
-            )
-        loader = GlobalBatchLoader(
-            dataset,
-            division,
-            world.rank,
-            seed=seed,
-            shuffle=trainer.data.shuffle,
-            num_workers=trainer.data.num_workers,
-        )
+        with agreed(world, "preparing the data"):
+            loader = make_loader(dataset, division, world.rank, seed=seed, config=trainer.data)
         task = self._make("task", context)
         optimizer = self._optimizer(context, model)
         scheduler = self._scheduler(context, optimizer)
@@ -182,20 +171,20 @@ class TrainingJob:
             start = checkpointer.resume()
             with agreed(world, "loading source_checkpoint"):
                 configure.load_weights(trainer.model_stage_factory, model, fresh=start == 0)
-            ledger = self._ledger(start, len(dataset), world)
+            ledger = self._ledger(start, dataset, world)
             loop = TrainingLoop(trainer, model, task, optimizer, scheduler, metrics, tracker, ledger, world, device)
             loop.run(loader, start, checkpointer)
         tracker.close()
         if ledger is not None:
             ledger.close()
 
-    def _ledger(self, start: int, length: int, world: World) -> LedgerFile | None:
+    def _ledger(self, start: int, dataset: Any, world: World) -> LedgerFile | None:
         if not self.trainer.data.ledger:
             return None
         with agreed(world, "opening the ledger"):
             if world.rank == 0:
                 rewind(self.folder, start)
-        return LedgerFile(self.folder, world.rank, length)
+        return LedgerFile(self.folder, world.rank, len(dataset))
 
     def _optimizer(self, context: JobContext, model: nn.Module) -> torch.optim.Optimizer:
         if self._providers.optimizer is None:

@@ -1,14 +1,19 @@
 """The position in the data stream, per data-parallel rank: `data.dp_<d>`."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 
 from keepstep.dcp.entries import Entry, Scope, Stored
 from keepstep.errors import StateMismatchError
 from keepstep.state.component import LoadRequest, under
 from keepstep.state.stateful import Stateful, collect_state, request_state, restore_state
+from keepstep.state.streams import samples_at_risk
+
+logger = logging.getLogger("keepstep")
 
 
 class DataComponent:
@@ -26,6 +31,9 @@ class DataComponent:
         self._dp_size = dp_size
         self._prefix = f"{self.name}.dp_{dp_rank}"
         self._source = self._prefix
+        self._unfilled: Mapping[str, torch.Tensor] = {}
+        if dp_rank == 0:
+            _say_what_a_resume_means(loader)
 
     def collect(self) -> dict[str, Entry]:
         return collect_state(self.loader.state_dict(), self._prefix, Scope.EVERY_RANK)
@@ -44,20 +52,38 @@ class DataComponent:
             self._source = saved[0]
         request = request_state(self._source, stored, self.loader)
         request.exempt = set(all_keys) - request.trees - set(request.tensors)
+        self._unfilled = request.tensors
         return request
 
     def check(self, trees: Mapping[str, Any]) -> None:
+        # Tensors are not read yet: what is looked at here are counts and sizes.
+        state = restore_state(self._source, {**trees, **self._unfilled})
         look = getattr(self.loader, "check_state_dict", None)
         if look is not None:
-            look(restore_state(self._source, trees))
+            look(state)
+        elif isinstance(self.loader, StatefulDataLoader):
+            check_workers(state, self.loader)
 
     def apply(self, values: Mapping[str, Any]) -> None:
-        self.loader.load_state_dict(restore_state(self._source, values))
+        state = restore_state(self._source, values)
+        self.loader.load_state_dict(state)
         if isinstance(self.loader, StatefulDataLoader):
-            begin_iterator(self.loader)
+            begin_iterator(self.loader, state)
 
 
-def begin_iterator(loader: StatefulDataLoader[Any]) -> None:
+def check_workers(state: Any, loader: StatefulDataLoader[Any]) -> None:
+    """Refuse the state of another number of workers: a StatefulDataLoader cannot take it, and says so too late."""
+    saved = 0
+    if isinstance(state, Mapping) and "_snapshot" in state:
+        saved = state["_snapshot"]["_main_snapshot"]["_num_workers"]
+    if saved != loader.num_workers:
+        raise StateMismatchError(
+            f"the data position was saved with {saved} workers, this StatefulDataLoader has {loader.num_workers}. "
+            f"Each worker has a position of its own: resume with num_workers={saved}"
+        )
+
+
+def begin_iterator(loader: StatefulDataLoader[Any], state: Any) -> None:
     """Make the iterator of a StatefulDataLoader now, before random states are restored.
 
     Making it draws from the global random state; in the uninterrupted run that happened at the begin of the epoch. The
@@ -66,10 +92,28 @@ def begin_iterator(loader: StatefulDataLoader[Any]) -> None:
     """
     loader.state_dict()
     iterator = loader._iterator
-    try:
-        at_end = iterator is not None and iterator._num_yielded >= len(loader) > 0
-    except TypeError:  # an iterable data set without a length: its end cannot be told
+    if iterator is None or iterator._finished:
         return
-    if at_end and not iterator._finished:
+    try:
+        length = len(loader)
+    except TypeError:  # a stream: whether it stands at its end shows only when it is asked for more
+        if next(iter(loader), None) is not None:
+            loader.load_state_dict(state)
+            loader.state_dict()
+        return
+    if iterator._num_yielded >= length > 0:
         for _ in loader:
             raise StateMismatchError("the data loader gives more batches than its length says")
+
+
+def _say_what_a_resume_means(loader: Any) -> None:
+    dataset = getattr(loader, "dataset", None)
+    lost = samples_at_risk(dataset)
+    if isinstance(loader, StatefulDataLoader) and lost:
+        logger.warning(
+            "a resume of this %s is not exact: up to %d samples in its shuffle buffer are lost in each process that "
+            "reads it, since its state does not hold them. keepstep.data.stream.Stream(dataset) around it reads them "
+            "again",
+            type(dataset).__name__,
+            lost,
+        )
