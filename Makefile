@@ -40,6 +40,7 @@ crash: setup
 
 bench: setup
 	$(BIN)/python -m benchmarks.checkpoint --gib 0.5
+	$(BIN)/python -m benchmarks.data
 
 clean:
 	rm -rf .venv runs

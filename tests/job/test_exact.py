@@ -21,7 +21,7 @@ def config(folder: Path, total: int, *, workers: int = 0, micro: int = 2, batch:
         total,
         providers=PROVIDERS | more.pop("providers", {}),
         batching={"global_batch_size": batch, "microbatch_size": micro},
-        data={"num_workers": workers, "ledger": True},
+        data=more.pop("data", {"num_workers": workers, "ledger": True}),
         checkpointing={"save_dir": str(folder / "checkpoints"), "period_steps": 1, "num_to_keep": 2},
         **more,
     )
@@ -80,8 +80,9 @@ def test_five_stops_in_a_row_each_right_after_the_resume(tmp_path: Path) -> None
 
 def test_workers_and_their_number_change_nothing(tmp_path: Path) -> None:
     run(config(tmp_path / "a", TOTAL), 1)
-    for stop, workers in ((2, 2), (4, 0), (None, 1)):
-        run(config(tmp_path / "b", TOTAL, workers=workers), 1, stop)
+    for stop, workers, persistent in ((2, 2, True), (4, 0, False), (None, 1, False)):
+        data = {"num_workers": workers, "persistent_workers": persistent, "ledger": True}
+        run(config(tmp_path / "b", TOTAL, data=data), 1, stop)
     check_twins(tmp_path / "a", tmp_path / "b", TOTAL)
 
 

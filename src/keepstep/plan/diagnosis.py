@@ -219,7 +219,10 @@ def _other_random_numbers(case: _Case) -> Divergence | None:
     if not kinds:
         return None
     what = f"the random states of {_names(kinds)} differ at the first forward pass"
-    why = "something drew random numbers between resume() and the step that does not draw them there without a stop"
+    why = (
+        "something drew random numbers between resume() and the step that does not draw them there without a stop (a "
+        "DataLoader without generator= does, whenever it is iterated)"
+    )
     return Divergence("rng", case.step, what, why)
 
 
