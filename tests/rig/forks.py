@@ -1,17 +1,20 @@
 """Ranks as forked processes: they start in milliseconds, since torch is imported already."""
 
+import atexit
+import itertools
 import os
 import pickle
 import select
 import signal
-import socket
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -21,14 +24,17 @@ from keepstep.dist.world import GroupWorld, SingleWorld, World
 
 TIMEOUT = timedelta(seconds=20)
 
+_meetings = itertools.count()
+
+
+@atexit.register
+def _clear() -> None:
+    for file in Path(tempfile.gettempdir()).glob(f"keepstep-rig-{os.getpid()}-*"):
+        file.unlink(missing_ok=True)
+
+
 # The ranks of this process, met before its gate: a kill then hits the job, and not its start.
 world: World = SingleWorld()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 @dataclass
@@ -47,7 +53,7 @@ class Ended:
 class Rank:
     """One forked process. It waits at a gate until `go` is called, so that a tracer can be attached before."""
 
-    def __init__(self, work: Callable[[], Any], rank: int, size: int, port: int) -> None:
+    def __init__(self, work: Callable[[], Any], rank: int, size: int, meeting: str) -> None:
         gate, self._gate = os.pipe()
         self._result, result = os.pipe()
         ready, is_ready = os.pipe()
@@ -56,7 +62,7 @@ class Rank:
         if self.pid == 0:
             os.close(self._gate)
             os.close(self._result)
-            _child(work, rank, size, port, gate, is_ready, result)
+            _child(work, rank, size, meeting, gate, is_ready, result)
         for end in (gate, result, is_ready):
             os.close(end)
 
@@ -94,7 +100,7 @@ class Rank:
         return Ended(code, value, None) if kind != "error" else Ended(code, None, value)
 
 
-def _child(work: Callable[[], Any], rank: int, size: int, port: int, gate: int, is_ready: int, result: int) -> None:
+def _child(work: Callable[[], Any], rank: int, size: int, meeting: str, gate: int, is_ready: int, result: int) -> None:
     global world
     code, answer = 1, ("none", None)
     try:
@@ -103,7 +109,8 @@ def _child(work: Callable[[], Any], rank: int, size: int, port: int, gate: int, 
         torch.manual_seed(0)
         if size > 1:
             os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size))
-            address = f"tcp://127.0.0.1:{port}"
+            # A file, and no port: it cannot be taken by another test, and rank 0 may leave before the others.
+            address = f"file://{meeting}"
             dist.init_process_group("gloo", init_method=address, rank=rank, world_size=size, timeout=TIMEOUT)
             world = GroupWorld(TIMEOUT)
         os.write(is_ready, b"x")
@@ -129,8 +136,8 @@ def _picklable(error: BaseException) -> BaseException:
 
 def start(work: Callable[[], Any], size: int = 1) -> list[Rank]:
     """Fork `size` ranks that run `work`; they wait for `go`."""
-    port = free_port() if size > 1 else 0
-    ranks = [Rank(work, rank, size, port) for rank in range(size)]
+    meeting = f"{tempfile.gettempdir()}/keepstep-rig-{os.getpid()}-{next(_meetings)}"
+    ranks = [Rank(work, rank, size, meeting) for rank in range(size)]
     for rank in ranks:
         rank.await_ready()
     return ranks

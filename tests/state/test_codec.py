@@ -84,7 +84,7 @@ VALUES = [
 ]
 
 
-@pytest.mark.parametrize("value", VALUES, ids=repr)
+@pytest.mark.parametrize("value", VALUES, ids=lambda value: type(value).__name__)
 def test_a_listed_value_comes_back_as_it_was(value: Any) -> None:
     back = round_trip({"inside": [value]})["inside"][0]
     assert back == value

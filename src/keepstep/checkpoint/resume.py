@@ -1,21 +1,27 @@
 """The resume path. Read it from top to bottom: nothing of the job changes before everything is known to fit."""
 
+import contextlib
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from keepstep.checkpoint.save import STEP_KEY
 from keepstep.dcp.metadata import read_metadata, stored_keys
-from keepstep.dcp.reader import read
+from keepstep.dcp.reader import fill, read_trees, verify_rest
+from keepstep.dcp.source import DamageFoundError, Source
 from keepstep.dist.agree import agreed
 from keepstep.dist.world import World, host_name
 from keepstep.errors import CheckpointNotFoundError, CouldNotLookError, DamagedCheckpointError, ResumeError
 from keepstep.plan import layout
+from keepstep.plan.blocks import rest, share_out
 from keepstep.plan.resume import Condition, Found, ResumeDecision, Start, decide
 from keepstep.state.component import Component
-from keepstep.state.job_state import apply, check, plan_load
+from keepstep.state.job_state import LoadPlan, apply, check, plan_load
 from keepstep.storage.survey import inspect, survey
 from keepstep.storage.verify import Damage, verify_files
 
@@ -89,45 +95,100 @@ def resume(folder: Path, components: Sequence[Component], world: World, requeste
         case Start.RESUME:
             pass
     problems = []
-    for step in decision.candidates:
+    candidates = decision.candidates if requested is None else decision.candidates[:1]
+    for number, step in enumerate(candidates):
         path = folder / layout.checkpoint_name(step)
-        damage = _verify(path, step, world)
+        older = [folder / layout.checkpoint_name(other) for other in candidates[number + 1 :]]
+        damage, world_size = _load(path, components, world, older)
         if not damage:
-            return Resumed(step, path, _load(path, components, world))
+            return Resumed(step, path, world_size)
         text = f"{path} is damaged: {damage[0]}" + (f" and {len(damage) - 1} more places" if len(damage) > 1 else "")
         problems.append(text)
-        if requested is not None:
-            break
-        _warn(world, f"{text}; trying the checkpoint before it")
+        if older:
+            _warn(world, f"{text}; trying the checkpoint before it")
     raise DamagedCheckpointError(f"nothing good is left to resume from. {'. '.join(problems)}")
 
 
-def _verify(path: Path, step: int, world: World) -> list[Damage]:
-    """Check every byte; the ranks share the files out."""
-    with agreed(world, f"verifying {path}", ResumeError):
-        found = inspect(path, step)
-        manifest = found.manifest
-        if manifest is None or found.found.condition is not Condition.COMPLETE:
-            damage = [Damage(path.name, found.found.problem)] if world.rank == 0 else []
-        else:
-            largest_first = sorted(manifest.files, key=lambda name: (-manifest.files[name].size, name))
-            damage = verify_files(path, manifest, largest_first[world.rank :: world.size])
-    return [one for part in world.gather(damage) for one in part]
+def _load(path: Path, components: Sequence[Component], world: World, older: Sequence[Path]) -> tuple[list[Damage], int]:
+    """Restore one checkpoint, comparing every byte with its digest on the way. Collective.
+
+    Each rank reads what it needs; what nobody needs is shared out. Nothing of the job changes before all is known to
+    fit; then weights are filled in place, and only when every byte was good does any other part change.
+
+    Returns:
+        What is damaged, on all ranks the same, and the number of ranks that had saved it.
+    """
+    damage: list[Damage] = []
+    with ExitStack() as closing:
+        with agreed(world, f"opening {path}", ResumeError), _collecting(damage):
+            source = closing.enter_context(_open(path, world))
+        if found := _all(damage, world):
+            return found, 0
+        with agreed(world, f"matching {path} with the registered state", ResumeError), _collecting(damage):
+            plan = plan_load(components, source.stored(), frozenset({STEP_KEY}))
+            trees = read_trees(source, plan.trees)
+            check(plan, trees)
+        if found := _all(damage, world):
+            return found, 0
+        with agreed(world, f"loading {path}", ResumeError), _collecting(damage):
+            kept = _keep(plan, source, older)
+            fill(source, plan.tensors)
+        damage = damage or _verify_rest(source, path, world)
+        if found := _all(damage, world):
+            _put_back(kept)
+            return found, 0
+        with agreed(world, f"applying {path}", ResumeError):
+            apply(plan, trees)
+        return [], source.manifest.world_size
 
 
-def _load(path: Path, components: Sequence[Component], world: World) -> int:
-    with agreed(world, f"matching {path} with the registered state", ResumeError):
-        manifest = inspect(path, layout.step_of(path.name) or 0).manifest
-        if manifest is None:
-            raise CouldNotLookError(f"{path} vanished while it was loaded")
-        metadata = read_metadata(path)
-        plan = plan_load(components, stored_keys(metadata), frozenset({STEP_KEY}))
-        trees = read(path, {}, plan.trees, metadata)
-        check(plan, trees)
-    with agreed(world, f"loading {path}", ResumeError):
-        read(path, plan.tensors, (), metadata)
-        apply(plan, trees)
-    return manifest.world_size
+def _open(path: Path, world: World) -> Source:
+    found = inspect(path, layout.step_of(path.name) or 0)
+    if found.manifest is None or found.found.condition is not Condition.COMPLETE:
+        raise DamageFoundError(Damage(path.name, found.found.problem))
+    if world.rank == 0:
+        for damage in verify_files(path, found.manifest, [layout.RUN_RECORD]):
+            raise DamageFoundError(damage)
+    return Source(path, found.manifest)
+
+
+def _verify_rest(source: Source, path: Path, world: World) -> list[Damage]:
+    """The ranks share out the blocks that none of them has read."""
+    damage: list[Damage] = []
+    left = rest(source.blocks(), world.gather(source.touched_runs()))
+    with agreed(world, f"verifying {path}", ResumeError), _collecting(damage):
+        verify_rest(source, share_out(left, world.rank, world.size))
+    return damage
+
+
+def _keep(plan: LoadPlan, source: Source, older: Sequence[Path]) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """What is filled in place, and would not be filled again by every older checkpoint, as it is now."""
+    in_all = set(plan.tensors)
+    for path in older:
+        with contextlib.suppress(DamagedCheckpointError, OSError):  # one that cannot be read cannot be loaded either
+            in_all &= set(stored_keys(read_metadata(path)))
+    live = [plan.tensors[key] for key in set(plan.tensors) - in_all] if older else []
+    return [(tensor, tensor.detach().clone()) for tensor in live]
+
+
+def _put_back(kept: Sequence[tuple[torch.Tensor, torch.Tensor]]) -> None:
+    with torch.no_grad():
+        for tensor, before in kept:
+            tensor.copy_(before)
+
+
+@contextmanager
+def _collecting(damage: list[Damage]) -> Iterator[None]:
+    """Note damage in place of raising it: all ranks must hear of it before one leaves."""
+    try:
+        yield
+    except DamageFoundError as error:
+        damage.append(error.damage)
+
+
+def _all(damage: Sequence[Damage], world: World) -> list[Damage]:
+    """What any rank has found, each once."""
+    return list(dict.fromkeys(one for part in world.gather(list(damage)) for one in part))
 
 
 def _warn(world: World, text: str) -> None:

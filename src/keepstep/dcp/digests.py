@@ -9,11 +9,19 @@ import xxhash
 from torch.distributed.tensor import DTensor
 
 
+def bytes_of(tensor: torch.Tensor) -> memoryview:
+    """A tensor's elements row by row; of a contiguous tensor on the CPU its own memory, of any other a copy."""
+    plain = tensor.detach().resolve_conj().resolve_neg().cpu().contiguous()
+    if not plain.numel():
+        return memoryview(b"")
+    array: Any = plain.flatten().view(torch.uint8).numpy()
+    return memoryview(array)
+
+
 def digest_tensor(tensor: torch.Tensor) -> str:
     """Of dtype, shape and bytes; of a DTensor those of this rank's shard."""
     local = tensor.to_local() if isinstance(tensor, DTensor) else tensor
-    data = local.detach().cpu().contiguous().flatten().view(torch.uint8).numpy()
-    return f"{tensor.dtype}{tuple(tensor.shape)}{xxhash.xxh3_128_hexdigest(data.tobytes())}"
+    return f"{tensor.dtype}{tuple(tensor.shape)}{xxhash.xxh3_128_hexdigest(bytes_of(local))}"
 
 
 def digest_tree(tree: Any) -> str:

@@ -54,7 +54,11 @@ def read_metadata(folder: Path) -> Metadata:
         DamagedCheckpointError: it is not readable as DCP metadata, or points outside the folder.
         UnsupportedStateError: it asks for a class that is not on the list.
     """
-    data = (folder / layout.METADATA).read_bytes()
+    return parse_metadata((folder / layout.METADATA).read_bytes(), folder)
+
+
+def parse_metadata(data: bytes, folder: Path) -> Metadata:
+    """The same for the bytes of `.metadata` of a folder."""
     try:
         metadata = _AllowListUnpickler(io.BytesIO(data)).load()
     except UnsupportedStateError:

@@ -1,52 +1,168 @@
-"""Reads tensors and Python trees of a DCP folder. Every rank plans for itself; no collective is needed."""
+"""Fills tensors and returns Python trees: each rank reads its own parts, and every byte is compared."""
 
-from collections.abc import Collection, Mapping
-from io import BytesIO
+import io
+import pickle
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
-from torch.distributed.checkpoint.filesystem import FileSystemReader
-from torch.distributed.checkpoint.metadata import Metadata
-from torch.distributed.checkpoint.planner import ReadItem
+from torch.distributed.tensor import DTensor
 
-from keepstep.dcp.metadata import read_metadata
+from keepstep.dcp.digests import bytes_of
+from keepstep.dcp.regions import Box, Span, overlap, spans
+from keepstep.dcp.source import DamageFoundError, Piece, Source, open_source
+from keepstep.errors import CouldNotLookError, DamagedCheckpointError, UnsupportedStateError
+from keepstep.plan import layout
+from keepstep.storage.blocks import DamagedBlocksError, VerifiedFile
+from keepstep.storage.digest import BLOCK_SIZE
+from keepstep.storage.verify import Damage
 
-_TREE = object()
-
-
-class _SafePlanner(DefaultLoadPlanner):
-    """Keeps Python trees apart from tensors, and reads them without general unpickling."""
-
-    def __init__(self) -> None:
-        super().__init__(flatten_state_dict=False, flatten_sharded_tensors=False)
-        self.trees: dict[str, Any] = {}
-
-    def load_bytes(self, read_item: ReadItem, value: BytesIO) -> None:
-        self.trees[read_item.dest_index.fqn] = torch.load(value, weights_only=True, map_location="cpu")
+# What lies between two wanted rows is read with them if it is no more than a block.
+_LONGEST = 32 * 1024 * 1024
 
 
-def read(
-    folder: Path, tensors: Mapping[str, torch.Tensor], trees: Collection[str], metadata: Metadata | None = None
-) -> dict[str, Any]:
-    """Fill tensors in place, each rank its own shards, and return Python trees.
+def read(folder: Path, tensors: Mapping[str, torch.Tensor], trees: Collection[str]) -> dict[str, Any]:
+    """Open a checkpoint, fill tensors and return trees, in one go.
+
+    Raises:
+        DamagedCheckpointError: it is not complete, or bytes are not as they were written.
+        CouldNotLookError: a file cannot be read.
+    """
+    with open_source(folder) as source:
+        try:
+            fill(source, tensors)
+            return read_trees(source, trees)
+        except DamageFoundError as error:
+            raise DamagedCheckpointError(f"{folder} is damaged: {error}") from error
+
+
+def read_trees(source: Source, keys: Collection[str]) -> dict[str, Any]:
+    """Python trees (see `keepstep.state.codec`) by key.
+
+    Raises:
+        DamageFoundError: bytes are not as they were written.
+        CouldNotLookError: a file cannot be read.
+        UnsupportedStateError: a value that only general unpickling could read.
+    """
+    trees = {}
+    for key in sorted(keys, key=lambda key: _place(source.pieces[key][0])):
+        piece = source.pieces[key][0]
+        data = bytearray(piece.item.length)
+        with _named_errors(source, piece.file) as file:
+            file.read_into(piece.item.offset, memoryview(data))
+        try:
+            trees[key] = torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
+        except pickle.UnpicklingError as error:
+            raise UnsupportedStateError(f"{key} is no plain value, and nothing else is unpickled: {error}") from error
+    return trees
+
+
+def fill(source: Source, tensors: Mapping[str, torch.Tensor]) -> None:
+    """Fill tensors in place; of a DTensor this rank's part, whatever its placements were when it was saved.
 
     Args:
-        folder: the checkpoint.
-        tensors: key to the tensor to fill; DTensors get their local part.
-        trees: keys of Python trees.
-        metadata: the folder's metadata, if it was read before.
+        source: the checkpoint.
+        tensors: key to a tensor of the stored shape and dtype.
 
-    Returns:
-        Key to plain tree (see `keepstep.state.codec`).
+    Raises:
+        DamageFoundError: bytes are not as they were written. Some tensors are filled, some are not.
+        CouldNotLookError: a file cannot be read.
     """
-    found = metadata or read_metadata(folder)
-    reader = FileSystemReader(folder)
-    planner = _SafePlanner()
-    planner.set_up_planner({**tensors, **dict.fromkeys(trees, _TREE)}, found, is_coordinator=True)
-    reader.set_up_storage_reader(found, is_coordinator=True)
-    plan = planner.finish_plan(reader.prepare_local_plan(planner.create_local_plan()))
+    wanted = [one for key, tensor in tensors.items() for one in _wanted(source, key, tensor)]
     with torch.no_grad():
-        reader.read_data(plan, planner).wait()
-    return planner.trees
+        for piece, region, target in sorted(wanted, key=lambda one: _place(one[0])):
+            with _named_errors(source, piece.file) as file:
+                _fill(file, piece, region, target)
+
+
+def _wanted(source: Source, key: str, tensor: torch.Tensor) -> Iterator[tuple[Piece, Box, torch.Tensor]]:
+    """What this rank needs of a key: stored pieces, the region of each, and where it goes."""
+    for box, part in _parts(tensor):
+        found = 0
+        for piece in source.pieces[key]:
+            stored = Box(piece.item.at, piece.item.shape)
+            common = overlap(box, stored)
+            if common is not None:
+                found += common.elements
+                target = _narrowed(part, Box(_minus(common.at, box.at), common.shape))
+                yield piece, Box(_minus(common.at, stored.at), common.shape), target
+        if found != box.elements:
+            problem = f"{key} has {found} of the {box.elements} elements of {box.shape} at {box.at}"
+            raise DamageFoundError(Damage(layout.METADATA, problem))
+
+
+def verify_rest(source: Source, runs: Sequence[tuple[str, int, int]]) -> None:
+    """Compare blocks that nobody had a use for: (file, first, last) each. Raises as `fill`."""
+    for name, first, last in runs:
+        with _named_errors(source, name) as file:
+            file.verify(first, last)
+
+
+class _named_errors:
+    """Opens a file of the source, and turns what goes wrong with it into errors that name it."""
+
+    def __init__(self, source: Source, name: str) -> None:
+        self._source, self._name = source, name
+
+    def __enter__(self) -> VerifiedFile:
+        try:
+            return self._source.open(self._name)
+        except FileNotFoundError:
+            raise DamageFoundError(Damage(self._name, "it is missing")) from None
+        except OSError as error:
+            raise CouldNotLookError(f"cannot read {self._path}: {error}") from error
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        if isinstance(error, DamagedBlocksError):
+            raise DamageFoundError(Damage(self._name, str(error))) from error
+        if isinstance(error, OSError) and not isinstance(error, CouldNotLookError):
+            raise CouldNotLookError(f"cannot read {self._path}: {error}") from error
+
+    @property
+    def _path(self) -> Path:
+        return self._source.folder / self._name
+
+
+def _place(piece: Piece) -> tuple[str, int]:
+    return piece.file, piece.item.offset
+
+
+def _parts(tensor: torch.Tensor) -> Iterator[tuple[Box, torch.Tensor]]:
+    """This rank's parts of a tensor: their boxes in the whole, and the memory to fill."""
+    if not isinstance(tensor, DTensor):
+        yield Box((0,) * tensor.ndim, tuple(tensor.shape)), tensor
+        return
+    local = tensor.to_local()
+    for chunk in tensor.__create_chunk_list__():
+        box = Box(tuple(chunk.offsets), tuple(chunk.sizes))
+        if box.elements:
+            yield box, local
+
+
+def _fill(file: VerifiedFile, piece: Piece, region: Box, target: torch.Tensor) -> None:
+    item, size = piece.item, target.element_size()
+    longest, gap = max(1, _LONGEST // size), BLOCK_SIZE // size
+    for span in spans(item.shape, region, gap=gap, longest=longest):
+        part = _narrowed(target, Box(span.at, span.shape))
+        begin = item.data + span.offset * size
+        if span.length == part.numel() and part.is_contiguous() and part.device.type == "cpu":
+            file.read_into(begin, bytes_of(part))
+        else:
+            part.copy_(_read_apart(file, begin, span, target.dtype))
+
+
+def _read_apart(file: VerifiedFile, begin: int, span: Span, dtype: torch.dtype) -> torch.Tensor:
+    raw = torch.empty(span.length, dtype=dtype)
+    file.read_into(begin, bytes_of(raw))
+    return raw.as_strided(span.shape, span.strides)
+
+
+def _narrowed(tensor: torch.Tensor, box: Box) -> torch.Tensor:
+    for dim, (begin, length) in enumerate(zip(box.at, box.shape, strict=True)):
+        tensor = tensor.narrow(dim, begin, length)
+    return tensor
+
+
+def _minus(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:
+    return tuple(a - b for a, b in zip(first, second, strict=True))

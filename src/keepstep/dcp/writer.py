@@ -4,13 +4,14 @@ import pickle
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, cast
 
 import torch
 from torch.distributed.checkpoint.filesystem import CURRENT_DCP_VERSION, _StorageInfo
 from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta
 from torch.distributed.checkpoint.planner import WriteItem
 
+from keepstep.dcp.digests import bytes_of
+from keepstep.dcp.framing import frame
 from keepstep.dcp.plan import WritePlan
 from keepstep.plan import layout
 from keepstep.plan.manifest import FileRecord
@@ -28,18 +29,15 @@ class Written:
 
 
 def write_shards(folder: Path, plan: WritePlan, rank: int) -> Written:
-    """Write and sync this rank's items. Each is framed by torch.save, as plain DCP expects."""
+    """Write and sync this rank's items. Each is framed as torch.save does it, so that plain DCP reads it."""
     written = Written()
     items: list[IndexItem] = []
     name = layout.shard_name(rank)
     with DurableFile(folder / name) as file:
         for item in plan.own.items:
             data, offset = plan.planner.resolve_data(item), file.size
-            if isinstance(data, torch.Tensor):
-                torch.save(_on_its_own(data), cast(IO[bytes], _Stream(file)))
-            else:
-                file.write(data.getbuffer())
-            items.append(_indexed(item, offset, file.size - offset))
+            begin = _write_tensor(file, data) if isinstance(data, torch.Tensor) else file.write(data.getbuffer())
+            items.append(_indexed(item, offset, file.size - offset, begin))
             written.places.append((item.index, _StorageInfo(name, offset, file.size - offset)))
     written.files[name] = FileRecord(file.size, digest_of_blocks(file.digests))
     index = to_bytes([IndexedFile(name, file.size, tuple(items), file.digests)])
@@ -64,30 +62,18 @@ def write_file(path: Path, data: bytes) -> FileRecord:
     return FileRecord(file.size, digest_of_blocks(file.digests))
 
 
-def _indexed(item: WriteItem, offset: int, length: int) -> IndexItem:
+def _indexed(item: WriteItem, offset: int, length: int, begin: int) -> IndexItem:
     if item.tensor_data is None:
-        return IndexItem(item.index.fqn, offset, length)
+        return IndexItem(item.index.fqn, offset, length, data=begin)
     chunk, dtype = item.tensor_data.chunk, str(item.tensor_data.properties.dtype).removeprefix("torch.")
-    return IndexItem(item.index.fqn, offset, length, dtype, tuple(chunk.sizes), tuple(chunk.offsets))
+    return IndexItem(item.index.fqn, offset, length, dtype, tuple(chunk.sizes), tuple(chunk.offsets), begin)
 
 
-def _on_its_own(tensor: torch.Tensor) -> torch.Tensor:
-    """The tensor on the CPU, alone in its storage: torch.save writes the whole storage, of which this may be a view."""
-    tensor = tensor.detach().cpu()
-    if tensor.untyped_storage().nbytes() != tensor.numel() * tensor.element_size():
-        return tensor.clone()
-    return tensor
-
-
-class _Stream:
-    """What torch.save writes to: its bytes go on to the file without a copy of the whole item in between."""
-
-    def __init__(self, file: DurableFile) -> None:
-        self._file = file
-
-    def write(self, data: bytes | memoryview) -> int:
-        self._file.write(data)
-        return len(data)
-
-    def flush(self) -> None:
-        """Nothing to do: the file is written out and synced when it is closed."""
+def _write_tensor(file: DurableFile, tensor: torch.Tensor) -> int:
+    """Write a tensor row by row, framed as `torch.save` does. Returns where its bytes begin."""
+    raw = bytes_of(tensor)
+    framed = frame(tensor.dtype, tensor.shape, len(raw), file.size)
+    file.write(framed.head)
+    begin = file.write(raw)
+    file.write(framed.tail)
+    return begin

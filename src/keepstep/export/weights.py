@@ -120,7 +120,7 @@ def _weights(checkpoint: Path) -> dict[str, torch.Tensor]:
         for key, what in under(_PREFIX, stored_keys(metadata)).items()
         if what.shape is not None
     }
-    read(checkpoint, tensors, (), metadata)
+    read(checkpoint, tensors, ())
     return {key.removeprefix(f"{_PREFIX}."): tensor for key, tensor in tensors.items()}
 
 

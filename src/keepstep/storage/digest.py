@@ -5,7 +5,7 @@ from pathlib import Path
 
 import xxhash
 
-BLOCK_SIZE = 16 * 1024
+BLOCK_SIZE = 8 * 1024
 DIGEST_SIZE = 16
 _READ_SIZE = 8 * 1024 * 1024
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from keepstep.plan import layout
 from keepstep.storage.digest import BLOCK_SIZE, DIGEST_SIZE
 
-_MAGIC = b"KSINDEX1"
+_MAGIC = b"KSINDEX2"
 _MAX_HEADER = 1 << 30
 
 
@@ -20,9 +20,10 @@ class IndexFormatError(ValueError):
 
 @dataclass(frozen=True)
 class IndexItem:
-    """Where one tensor shard or value lies in a file: offset and length in bytes.
+    """Where one tensor shard or value lies in a file: offset and length in bytes, its frame included.
 
-    `dtype` (torch's name), `shape` of the shard and `at`, its place in the whole tensor, are empty for a Python value.
+    The bytes of a tensor, row by row, begin at `data`. `dtype` (torch's name), `shape` of the shard and `at`, its place
+    in the whole tensor, are empty for a Python value. Two items with one place are two names of one thing.
     """
 
     key: str
@@ -31,6 +32,7 @@ class IndexItem:
     dtype: str = ""
     shape: tuple[int, ...] = ()
     at: tuple[int, ...] = ()
+    data: int = 0
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,11 @@ class IndexedFile:
     size: int
     items: tuple[IndexItem, ...]
     digests: bytes
+
+    @property
+    def blocks(self) -> int:
+        """The number of its blocks; the last may be short."""
+        return -(-self.size // BLOCK_SIZE)
 
     def items_at(self, block: int) -> list[str]:
         """Keys of the items that touch a block."""
@@ -56,7 +63,7 @@ def to_bytes(files: Sequence[IndexedFile]) -> bytes:
             {
                 "name": f.name,
                 "size": f.size,
-                "items": [[i.key, i.offset, i.length, i.dtype, i.shape, i.at] for i in f.items],
+                "items": [[i.key, i.offset, i.length, i.dtype, i.shape, i.at, i.data] for i in f.items],
             }
             for f in files
         ],
@@ -83,8 +90,8 @@ def from_bytes(data: bytes) -> list[IndexedFile]:
                 raise IndexFormatError(f"file name {name!r} is not allowed")
             count = -(-size // BLOCK_SIZE) * DIGEST_SIZE
             items = tuple(
-                IndexItem(str(key), int(offset), int(length), str(dtype), tuple(map(int, shape)), tuple(map(int, at)))
-                for key, offset, length, dtype, shape, at in entry["items"]
+                IndexItem(str(k), int(o), int(n), str(d), tuple(map(int, s)), tuple(map(int, a)), int(b))
+                for k, o, n, d, s, a, b in entry["items"]
             )
             files.append(IndexedFile(name, size, items, data[place : place + count]))
             place += count

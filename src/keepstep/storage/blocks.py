@@ -1,0 +1,110 @@
+"""Reads parts of a file and compares every block that they touch with its digest, in the one pass that reads."""
+
+import os
+from pathlib import Path
+from types import TracebackType
+
+import xxhash
+
+from keepstep.storage.digest import BLOCK_SIZE, DIGEST_SIZE
+from keepstep.storage.index import IndexedFile
+
+_PIECE = 8 * 1024 * 1024
+_SHOWN = 3
+_LOOKED_AT = 100
+
+
+class DamagedBlocksError(ValueError):
+    """Blocks of a file are not as they were written. `blocks` are their numbers; of a file that is too short, all."""
+
+    def __init__(self, file: IndexedFile, blocks: list[int], problem: str = "") -> None:
+        keys = sorted({key for block in blocks[:_LOOKED_AT] for key in file.items_at(block)})
+        more = f" and {len(keys) - _SHOWN} more" if len(keys) > _SHOWN else ""
+        what = problem or f"its content has changed in {len(blocks)} blocks"
+        super().__init__(f"{what} ({', '.join(keys[:_SHOWN])}{more})" if keys else what)
+        self.file = file.name
+        self.blocks = blocks
+
+
+class VerifiedFile:
+    """A shard file that is read with its index at hand.
+
+    Attributes:
+        touched: for each block 1 if it was read and found to be as it was written.
+        bytes_read: all bytes that were read from the file.
+    """
+
+    def __init__(self, folder: Path, indexed: IndexedFile) -> None:
+        self.indexed = indexed
+        self.touched = bytearray(indexed.blocks)
+        self.bytes_read = 0
+        self._scratch = memoryview(bytearray(BLOCK_SIZE))
+        self._descriptor = os.open(folder / indexed.name, os.O_RDONLY | os.O_CLOEXEC)
+
+    def read_into(self, offset: int, target: memoryview) -> None:
+        """Fill `target` (bytes) from `offset` on.
+
+        Whole blocks are read to where they belong and digested there; only the ends go through a scratch block.
+
+        Raises:
+            DamagedBlocksError: a block that holds some of these bytes is not as it was written.
+            OSError: the file cannot be read.
+        """
+        done = 0
+        while done < len(target):
+            block, inside = divmod(offset + done, BLOCK_SIZE)
+            left = len(target) - done
+            whole = min(left, _PIECE) // BLOCK_SIZE
+            if inside == 0 and whole:
+                piece = target[done : done + whole * BLOCK_SIZE]
+                self._read(block, piece)
+                done += len(piece)
+                continue
+            size = min(BLOCK_SIZE, self.indexed.size - block * BLOCK_SIZE)
+            if size <= inside:
+                raise DamagedBlocksError(self.indexed, [block], f"it ends before byte {offset + len(target)}")
+            self._read(block, self._scratch[:size])
+            count = min(left, size - inside)
+            target[done : done + count] = self._scratch[inside : inside + count]
+            done += count
+
+    def verify(self, first: int, last: int) -> None:
+        """Read and compare the blocks `first` to `last` (exclusive). Raises as `read_into`."""
+        buffer = memoryview(bytearray(min(_PIECE, (last - first) * BLOCK_SIZE)))
+        while first < last:
+            count = min(len(buffer) // BLOCK_SIZE, last - first)
+            end = min((first + count) * BLOCK_SIZE, self.indexed.size)
+            self._read(first, buffer[: end - first * BLOCK_SIZE])
+            first += count
+
+    def _read(self, first: int, target: memoryview) -> None:
+        filled, begin = 0, first * BLOCK_SIZE
+        while filled < len(target):
+            count = os.preadv(self._descriptor, [target[filled:]], begin + filled)
+            if not count:
+                raise DamagedBlocksError(self.indexed, [first], f"it ends at byte {begin + filled}")
+            filled += count
+        self.bytes_read += filled
+        digests, digest = self.indexed.digests, xxhash.xxh3_128_digest
+        blocks = -(-len(target) // BLOCK_SIZE)
+        own = digests[first * DIGEST_SIZE : (first + blocks) * DIGEST_SIZE]
+        found = b"".join(digest(target[at : at + BLOCK_SIZE]) for at in range(0, len(target), BLOCK_SIZE))
+        if found != own:
+            places = [slice(i * DIGEST_SIZE, (i + 1) * DIGEST_SIZE) for i in range(blocks)]
+            wrong = [first + i for i, place in enumerate(places) if found[place] != own[place]]
+            raise DamagedBlocksError(self.indexed, wrong)
+        self.touched[first : first + blocks] = b"\x01" * blocks
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> "VerifiedFile":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
