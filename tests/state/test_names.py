@@ -4,7 +4,7 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from keepstep.errors import StateError
-from keepstep.state.names import named_tensors, parameter_names
+from keepstep.state.names import named_tensors, names_of
 
 
 class Net(nn.Module):
@@ -21,7 +21,7 @@ EXPECTED = ["first.weight", "first.bias", "module.weight", "module.bias"]
 
 
 def names(model: nn.Module) -> list[str]:
-    assert list(parameter_names([model]).values()) == [name for name, _ in named_tensors([model])]
+    assert list(names_of([model]).parameters.values()) == [name for name, _ in named_tensors([model])]
     return [name for name, _ in named_tensors([model])]
 
 
@@ -54,4 +54,15 @@ def test_stages_must_not_share_a_name() -> None:
 def test_a_shared_parameter_has_its_first_name() -> None:
     model = nn.Sequential(nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False))
     model[1].weight = model[0].weight
-    assert list(parameter_names([model]).values()) == ["0.weight"]
+    names = names_of([model])
+    assert list(names.parameters.values()) == list(names.values) == ["0.weight"]
+    assert names.aliases == {"1.weight": "0.weight"}
+    assert names.names_of("0.weight") == ["1.weight"]
+
+
+def test_a_declared_tie_gives_a_stage_the_name_of_another_stages_weight() -> None:
+    stage = nn.Sequential()
+    stage.add_module("head", nn.Linear(2, 2, bias=False))
+    names = names_of([stage], {"head.weight": "embed.weight"})
+    assert list(names.values) == list(names.parameters.values()) == ["embed.weight"]
+    assert names.aliases == {"head.weight": "embed.weight"}

@@ -197,7 +197,7 @@ def test_slots_that_are_lists_of_tensors_come_back_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize("options", [{}, {"fused": True}, {"capturable": True}])
 def test_slots_are_made_where_the_optimizer_keeps_them(options: dict[str, Any]) -> None:
     from keepstep.dcp.entries import Stored
-    from keepstep.state.names import parameter_names
+    from keepstep.state.names import names_of
     from keepstep.state.optimizer import OptimizerComponent
 
     # The meta device stands for a GPU: nothing is computed, only places are looked at.
@@ -208,10 +208,11 @@ def test_slots_are_made_where_the_optimizer_keeps_them(options: dict[str, Any]) 
     optimizer.param_groups[0].update(options)
     scalar, matrix = Stored(torch.Size([]), torch.float32), Stored(torch.Size([2, 2]), torch.float32)
     stored = {f"optimizer.param_groups.{name}.lr": Stored() for name in ("weight", "bias", "scale")}
+    stored |= {f"optimizer.slots.{name}": Stored() for name in ("weight", "bias", "scale")}
     stored |= {"optimizer.state.weight.exp_avg": matrix, "optimizer.state.weight.step": scalar}
     stored |= {"optimizer.state.scale.exp_avg": scalar, "optimizer.state.scale.step": scalar}
     stored["optimizer.state.weight.row"] = Stored(torch.Size([2]), torch.float32)
-    request = OptimizerComponent([optimizer], lambda: parameter_names([model])).request(stored)
+    request = OptimizerComponent([optimizer], lambda: names_of([model])).request(stored)
     places = {key.removeprefix("optimizer.state."): tensor.device.type for key, tensor in request.tensors.items()}
     step = "meta" if options else "cpu"
     expected = {"weight.exp_avg": "meta", "weight.row": "meta", "scale.exp_avg": "meta"}

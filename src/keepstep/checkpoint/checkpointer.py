@@ -65,6 +65,7 @@ class Checkpointer:
         self.stop_requested = False
         self._world = world or current_world()
         self._components = state.components(self._world)
+        self._optional = state.optional
         self._probe = Probe(observed, self._components, self._world) if observed else None
         self._facts = facts or RunFacts(run_name)
         self._record: Mapping[str, Any] | None = None
@@ -89,7 +90,7 @@ class Checkpointer:
         """
         if self._handle_signals:
             self._notice.install()
-        outcome = resume(self.folder, self._components, self._world, step)
+        outcome = resume(self.folder, self._components, self._world, step, self._optional)
         self._last_step = outcome.step or None
         self._resumed = True
         if self.config.period_steps != "disable":

@@ -71,8 +71,21 @@ def look(folder: Path, world: World, requested: int | None = None) -> ResumeDeci
     )
 
 
-def resume(folder: Path, components: Sequence[Component], world: World, requested: int | None = None) -> Resumed:
+def resume(
+    folder: Path,
+    components: Sequence[Component],
+    world: World,
+    requested: int | None = None,
+    optional: frozenset[str] = frozenset(),
+) -> Resumed:
     """Restore the newest good checkpoint, or say that this is a fresh start. Collective.
+
+    Args:
+        folder: the run's folder.
+        components: the parts of the job.
+        world: the ranks.
+        requested: the step to restore; None for the newest.
+        optional: names of components that may find nothing in the checkpoint, or leave something.
 
     Raises:
         CheckpointNotFoundError: the requested step is not there.
@@ -99,7 +112,7 @@ def resume(folder: Path, components: Sequence[Component], world: World, requeste
     for number, step in enumerate(candidates):
         path = folder / layout.checkpoint_name(step)
         older = [folder / layout.checkpoint_name(other) for other in candidates[number + 1 :]]
-        damage, world_size = _load(path, components, world, older)
+        damage, world_size = _load(path, components, world, older, optional)
         if not damage:
             return Resumed(step, path, world_size)
         text = f"{path} is damaged: {damage[0]}" + (f" and {len(damage) - 1} more places" if len(damage) > 1 else "")
@@ -109,7 +122,9 @@ def resume(folder: Path, components: Sequence[Component], world: World, requeste
     raise DamagedCheckpointError(f"nothing good is left to resume from. {'. '.join(problems)}")
 
 
-def _load(path: Path, components: Sequence[Component], world: World, older: Sequence[Path]) -> tuple[list[Damage], int]:
+def _load(
+    path: Path, components: Sequence[Component], world: World, older: Sequence[Path], optional: frozenset[str]
+) -> tuple[list[Damage], int]:
     """Restore one checkpoint, comparing every byte with its digest on the way. Collective.
 
     Each rank reads what it needs; what nobody needs is shared out. Nothing of the job changes before all is known to
@@ -125,7 +140,7 @@ def _load(path: Path, components: Sequence[Component], world: World, older: Sequ
         if found := _all(damage, world):
             return found, 0
         with agreed(world, f"matching {path} with the registered state", ResumeError), _collecting(damage):
-            plan = plan_load(components, source.stored(), frozenset({STEP_KEY}))
+            plan = plan_load(components, source.stored(), frozenset({STEP_KEY}), optional)
             trees = read_trees(source, plan.trees)
             check(plan, trees)
         if found := _all(damage, world):

@@ -46,10 +46,12 @@ class ModelStageFactoryConfig(Section):
         source_checkpoint: a model state: a .safetensors file, or a folder that holds one (or an index of several).
         checkpoint_only_trainable_parameters: save only parameters that require gradients; the others are loaded from
             source_checkpoint again at each start.
+        checkpoint_buffers: save the buffers too (BatchNorm's statistics change while it trains).
     """
 
     source_checkpoint: str | None = None
     checkpoint_only_trainable_parameters: bool = False
+    checkpoint_buffers: bool = False
 
     @model_validator(mode="after")
     def _frozen_parameters_need_a_source(self) -> "ModelStageFactoryConfig":

@@ -18,10 +18,14 @@ class Scope(Enum):
 
 @dataclass(frozen=True)
 class Entry:
-    """One thing to save: a tensor, or a tree of plain Python values (see `codec`)."""
+    """One thing to save: a tensor, or a tree of plain Python values (see `codec`).
+
+    With `same_as` it is another name for what is saved under that key; it has no value of its own.
+    """
 
     value: Any
     scope: Scope = Scope.EVERY_RANK
+    same_as: str = ""
 
 
 def rank_key(key: str, rank: int) -> str:
@@ -31,10 +35,14 @@ def rank_key(key: str, rank: int) -> str:
 
 @dataclass(frozen=True)
 class Stored:
-    """What a checkpoint says of one key: shape and dtype of a tensor; None and None for a Python tree."""
+    """What a checkpoint says of one key: shape and dtype of a tensor; None and None for a Python tree.
+
+    `names` are all keys under which this one thing is stored, if there are several.
+    """
 
     shape: torch.Size | None = None
     dtype: torch.dtype | None = None
+    names: frozenset[str] = frozenset()
 
     @property
     def is_tensor(self) -> bool:

@@ -76,7 +76,17 @@ def parse_metadata(data: bytes, folder: Path) -> Metadata:
 
 def stored_keys(metadata: Metadata) -> dict[str, Stored]:
     """All keys of a checkpoint with shape and dtype."""
-    return {
-        key: Stored(what.size, what.properties.dtype) if isinstance(what, TensorStorageMetadata) else Stored()
-        for key, what in metadata.state_dict_metadata.items()
-    }
+    keys_at: dict[tuple[str, int], set[str]] = {}
+    place_of: dict[str, tuple[str, int]] = {}
+    for index, place in metadata.storage_data.items():
+        keys_at.setdefault((place.relative_path, place.offset), set()).add(index.fqn)
+        place_of.setdefault(index.fqn, (place.relative_path, place.offset))
+    stored = {}
+    for key, what in metadata.state_dict_metadata.items():
+        names = keys_at[place_of[key]] if key in place_of else {key}
+        several = frozenset(names) if len(names) > 1 else frozenset()
+        if isinstance(what, TensorStorageMetadata):
+            stored[key] = Stored(what.size, what.properties.dtype, several)
+        else:
+            stored[key] = Stored(names=several)
+    return stored

@@ -1,6 +1,6 @@
 """Who writes what. Equal values of several ranks are written once, after they were found to be equal."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -19,11 +19,15 @@ _SHOWN = 4
 
 @dataclass(frozen=True)
 class WritePlan:
-    """This rank's part of a save, and the metadata of the whole (still without places in files)."""
+    """This rank's part of a save, and the metadata of the whole (still without places in files).
+
+    `aliases` are the other names of a key, which are stored as its place once more.
+    """
 
     planner: DefaultSavePlanner
     own: SavePlan
     metadata: Metadata
+    aliases: Mapping[str, Sequence[str]]
 
 
 @dataclass(frozen=True)
@@ -34,14 +38,19 @@ class LocalPlan:
     plan: SavePlan
     digests: dict[tuple[str, tuple[int, ...]], str]
     entries: Mapping[str, Entry]
+    aliases: Mapping[str, str]
 
 
 def plan_locally(entries: Mapping[str, Entry], world: World) -> LocalPlan:
     """List what this rank holds. No collective."""
     own = {key: entry for key, entry in entries.items() if entry.scope is not Scope.MAIN or world.rank == 0}
+    aliases = {key: entry.same_as for key, entry in own.items() if entry.same_as}
+    own = {key: entry for key, entry in own.items() if not entry.same_as}
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     planner.set_up_planner({key: entry.value for key, entry in own.items()}, is_coordinator=world.rank == 0)
-    return LocalPlan(planner, planner.create_local_plan(), _replica_digests(own) if world.size > 1 else {}, own)
+    return LocalPlan(
+        planner, planner.create_local_plan(), _replica_digests(own) if world.size > 1 else {}, own, aliases
+    )
 
 
 def agree_plan(local: LocalPlan, world: World) -> WritePlan:
@@ -51,6 +60,7 @@ def agree_plan(local: LocalPlan, world: World) -> WritePlan:
         ReplicaMismatchError: on all ranks, when a value that must be the same on all of them is not.
     """
     gathered = world.gather((local.plan, local.digests))
+    aliases = {alias: key for own in world.gather(dict(local.aliases)) for alias, key in own.items()}
     differing = _differing([digest for _, digest in gathered])
     own = {key for key in differing if key in local.entries and local.entries[key].scope is Scope.BUFFER}
     _refuse({key: ranks for key, ranks in differing.items() if key not in own})
@@ -59,8 +69,14 @@ def agree_plan(local: LocalPlan, world: World) -> WritePlan:
         gathered = world.gather((local.plan, {}))
     planner = local.planner
     plans, metadata = planner.create_global_plan([plan for plan, _ in gathered])
+    keys = metadata.state_dict_metadata
+    aliases = {alias: key for alias, key in aliases.items() if key in keys and alias not in keys}
+    keys.update({alias: keys[key] for alias, key in aliases.items()})
     metadata.planner_data = {key: tuple(key.split(".", 1)) for key in metadata.state_dict_metadata}
-    return WritePlan(planner, planner.finish_plan(plans[world.rank]), metadata)
+    names: dict[str, list[str]] = {}
+    for alias, key in sorted(aliases.items()):
+        names.setdefault(key, []).append(alias)
+    return WritePlan(planner, planner.finish_plan(plans[world.rank]), metadata, names)
 
 
 def _replica_digests(entries: Mapping[str, Entry]) -> dict[tuple[str, tuple[int, ...]], str]:

@@ -2,7 +2,7 @@
 
 import pickle
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -37,8 +37,13 @@ def write_shards(folder: Path, plan: WritePlan, rank: int) -> Written:
         for item in plan.own.items:
             data, offset = plan.planner.resolve_data(item), file.size
             begin = _write_tensor(file, data) if isinstance(data, torch.Tensor) else file.write(data.getbuffer())
-            items.append(_indexed(item, offset, file.size - offset, begin))
-            written.places.append((item.index, _StorageInfo(name, offset, file.size - offset)))
+            indexed, place = (
+                _indexed(item, offset, file.size - offset, begin),
+                _StorageInfo(name, offset, file.size - offset),
+            )
+            for key in (item.index.fqn, *plan.aliases.get(item.index.fqn, ())):
+                items.append(replace(indexed, key=key))
+                written.places.append((replace(item.index, fqn=key), place))
     written.files[name] = FileRecord(file.size, digest_of_blocks(file.digests))
     index = to_bytes([IndexedFile(name, file.size, tuple(items), file.digests)])
     written.files[layout.index_name(rank)] = write_file(folder / layout.index_name(rank), index)

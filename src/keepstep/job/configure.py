@@ -60,7 +60,7 @@ def build_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.Op
 
 
 def load_weights(config: ModelStageFactoryConfig, model: nn.Module, *, fresh: bool) -> None:
-    """Fill the model from source_checkpoint: everything at a fresh start; at a resume only what checkpoints lack."""
+    """Fill the model from source_checkpoint: everything at a fresh start; before a resume what it may lack."""
     if config.source_checkpoint is None:
         return
     if not config.checkpoint_only_trainable_parameters:
@@ -70,8 +70,8 @@ def load_weights(config: ModelStageFactoryConfig, model: nn.Module, *, fresh: bo
     trainable = {
         name for name, value in named_tensors([model]) if isinstance(value, nn.Parameter) and value.requires_grad
     }
-    # Adapters are new: a base model has none, so at a fresh start they may keep their first values.
-    load_source(config.source_checkpoint, [model], optional=trainable, skip=set() if fresh else trainable)
+    # Adapters are new: a base model has none, so they may keep their first values. A resume comes after this.
+    load_source(config.source_checkpoint, [model], optional=trainable)
 
 
 def check_source(config: ModelStageFactoryConfig, *, fresh: bool) -> None:

@@ -79,7 +79,7 @@ class TrainingJob:
             # A whole checkpoint holds all weights: only a partial one needs the base again.
             partial = factory.checkpoint_only_trainable_parameters
             base_weights = guard_base_weights(factory, self.folder, decision, world) if partial else None
-            self._train(device, world, base_weights)
+            self._train(device, world, base_weights, fresh=decision.start is Start.FRESH)
             self._export(self.folder / layout.checkpoint_name(self.trainer.total_steps), world)
 
     def _finish_from(self, decision: ResumeDecision, world: World) -> bool:
@@ -130,8 +130,8 @@ class TrainingJob:
             raise damage
         return True
 
-    def _train(self, device: torch.device, world: World, base_weights: str | None) -> None:
-        trainer = self.trainer
+    def _train(self, device: torch.device, world: World, base_weights: str | None, *, fresh: bool) -> None:
+        trainer, factory = self.trainer, self.trainer.model_stage_factory
         be_deterministic()
         context = JobContext(self.config, device, world.rank, world.size)
         shape, division = configure.divide_batches(trainer.batching, self.config.mesh, world.size)
@@ -139,6 +139,8 @@ class TrainingJob:
         seed_all(seed)
         model: nn.Module = self._make("model", context).to(device)
         model = parallelize(model, make_mesh(shape, device))
+        with agreed(world, "loading source_checkpoint"):
+            configure.load_weights(factory, model, fresh=fresh)
         dataset = self._make("dataset", context)
         with agreed(world, "preparing the data"):
             loader = make_loader(dataset, division, world.rank, seed=seed, config=trainer.data)
@@ -155,7 +157,8 @@ class TrainingJob:
             task=task if hasattr(task, "state_dict") else None,
             metrics=metrics,
             tracker=tracker,
-            only_trainable_parameters=trainer.model_stage_factory.checkpoint_only_trainable_parameters,
+            only_trainable_parameters=factory.checkpoint_only_trainable_parameters,
+            with_buffers=factory.checkpoint_buffers,
         )
         # Each rank draws its own random numbers (dropout); only the model's first weights are common to all.
         seed_all(seed, world.rank)
@@ -169,8 +172,6 @@ class TrainingJob:
         )
         with checkpointer:
             start = checkpointer.resume()
-            with agreed(world, "loading source_checkpoint"):
-                configure.load_weights(trainer.model_stage_factory, model, fresh=start == 0)
             ledger = self._ledger(start, dataset, world)
             loop = TrainingLoop(trainer, model, task, optimizer, scheduler, metrics, tracker, ledger, world, device)
             loop.run(loader, start, checkpointer)

@@ -5,8 +5,11 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
 from keepstep.dcp.entries import Entry, Stored
+from keepstep.errors import UnsupportedStateError
 
 
 @dataclass
@@ -49,3 +52,20 @@ class Component(Protocol):
 def under(prefix: str, stored: Mapping[str, Stored]) -> dict[str, Stored]:
     """The entries whose key begins with `prefix` and a dot."""
     return {key: value for key, value in stored.items() if key.startswith(prefix + ".")}
+
+
+def refuse_unstorable(key: str, value: Any) -> None:
+    """Refuse a tensor whose elements are not its whole content. Raises UnsupportedStateError with its key."""
+    if not isinstance(value, torch.Tensor) or isinstance(value, DTensor):
+        return
+    kind = ""
+    if value.layout is not torch.strided or value.is_nested:
+        kind = "sparse or nested"
+    elif value.is_quantized:
+        kind = "quantized"
+    elif value.device.type == "meta":
+        kind = "on the meta device, without any values"
+    elif is_traceable_wrapper_subclass(value):
+        kind = f"a {type(value).__name__}, which wraps other tensors"
+    if kind:
+        raise UnsupportedStateError(f"{key} is {kind}; only dense tensors with their values can be stored")

@@ -1,6 +1,7 @@
 """All state of a job, and the proof that a load restored all of it."""
 
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,14 +12,16 @@ from torch.optim.lr_scheduler import LRScheduler
 from keepstep.dcp.entries import Entry, Scope, Stored
 from keepstep.dist.world import World
 from keepstep.errors import StateError, StateMismatchError
-from keepstep.state.component import Component, LoadRequest
+from keepstep.state.component import Component, LoadRequest, refuse_unstorable
 from keepstep.state.data import DataComponent
 from keepstep.state.model import ModelComponent
-from keepstep.state.names import parameter_names
+from keepstep.state.names import names_of
 from keepstep.state.optimizer import OptimizerComponent
 from keepstep.state.rng import RngComponent, untouched_random_states
 from keepstep.state.scheduler import TorchSchedulerComponent
 from keepstep.state.stateful import PerRank, Stateful, StatefulComponent
+
+logger = logging.getLogger("keepstep")
 
 _SHOWN = 8
 
@@ -32,7 +35,11 @@ class JobState:
         lr_scheduler, task, metrics, tracker: objects with `state_dict` and `load_state_dict`. All ranks must hold the
             same state, unless wrapped in `PerRank`; of a tracker the main process's state counts.
         data: a data loader with `state_dict` and `load_state_dict`.
-        only_trainable_parameters: hold only parameters that require gradients.
+        only_trainable_parameters: hold only parameters that require gradients, or did so earlier in the run.
+        with_buffers: with these, hold the buffers too (BatchNorm's statistics change while it trains).
+        tied_parameters: names of weights that are kept equal to another's on another rank, such as
+            {"head.weight": "embed.weight"} with pipeline stages. What is tied on one rank is seen by itself.
+        optional: parts ("metrics") that a checkpoint may lack, or hold for nobody; all others are an error then.
         dp_rank, dp_size: place and number on the data-parallel axis; by default rank and world size.
 
     Raises:
@@ -50,6 +57,9 @@ class JobState:
         metrics: Any = None,
         tracker: Any = None,
         only_trainable_parameters: bool = False,
+        with_buffers: bool = False,
+        tied_parameters: Mapping[str, str] | None = None,
+        optional: Collection[str] = (),
         dp_rank: int | None = None,
         dp_size: int | None = None,
     ) -> None:
@@ -64,15 +74,29 @@ class JobState:
             if not isinstance(inner, Stateful):
                 raise StateError(f"{name}: a {type(inner).__name__} has no state_dict and load_state_dict methods")
         self._only_trainable = only_trainable_parameters
+        self._with_buffers = with_buffers
+        self._tied = dict(tied_parameters or {})
+        unknown = set(optional) - {"model", "optimizer", "rng", *objects}
+        if unknown:
+            raise StateError(f"optional: {', '.join(sorted(unknown))} is no part of a job's state")
+        self.optional = frozenset(optional)
         self._dp = (dp_rank, dp_size)
 
     def components(self, world: World) -> list[Component]:
         """The parts, in the order in which they are applied: random states last."""
         parts: list[Component] = []
         if self._stages:
-            parts.append(ModelComponent(self._stages, only_trainable=self._only_trainable, rank=world.rank))
+            parts.append(
+                ModelComponent(
+                    self._stages,
+                    only_trainable=self._only_trainable,
+                    with_buffers=self._with_buffers,
+                    rank=world.rank,
+                    tied=self._tied,
+                )
+            )
         if self._optimizers:
-            parts.append(OptimizerComponent(self._optimizers, lambda: parameter_names(self._stages)))
+            parts.append(OptimizerComponent(self._optimizers, lambda: names_of(self._stages, self._tied)))
         for name, part in self._objects.items():
             if name == "data":
                 dp_rank, dp_size = self._dp
@@ -103,6 +127,8 @@ def collect(components: Sequence[Component]) -> dict[str, Entry]:
             for clash in new.keys() & entries.keys():
                 raise StateError(f"two components hold the key {clash}")
             entries |= new
+    for key, entry in entries.items():
+        refuse_unstorable(key, entry.value)
     return entries
 
 
@@ -115,13 +141,19 @@ class LoadPlan:
     trees: set[str] = field(default_factory=set)
 
 
-def plan_load(components: Sequence[Component], stored: Mapping[str, Stored], world_keys: frozenset[str]) -> LoadPlan:
+def plan_load(
+    components: Sequence[Component],
+    stored: Mapping[str, Stored],
+    world_keys: frozenset[str],
+    optional: frozenset[str] = frozenset(),
+) -> LoadPlan:
     """Match registered state and checkpoint, before anything is changed.
 
     Args:
         components: the parts of the job.
         stored: all keys of the checkpoint.
         world_keys: keys that belong to the checkpoint itself and to no component.
+        optional: names of components that may find nothing, or leave something.
 
     Raises:
         StateMismatchError: something registered is not in the checkpoint, or the other way round; lists what.
@@ -139,7 +171,10 @@ def plan_load(components: Sequence[Component], stored: Mapping[str, Stored], wor
         rank_prefix = f"{component.name}.rank_"
         if any(key.startswith(rank_prefix) for key in (*request.trees, *request.tensors)):
             exempt |= {key for key in stored if key.startswith(rank_prefix)}
-    left = sorted(set(stored) - set(plan.tensors) - plan.trees - exempt)
+    taken = set(plan.tensors) | plan.trees | exempt
+    # Another name of what is taken is taken too.
+    left = sorted(key for key in set(stored) - taken if not stored[key].names & taken)
+    missing, left = _without_optional(missing, optional), _without_optional(left, optional)
     if missing or differing or left:
         raise StateMismatchError(_mismatch_text(missing, differing, left))
     return plan
@@ -148,13 +183,23 @@ def plan_load(components: Sequence[Component], stored: Mapping[str, Stored], wor
 def check(plan: LoadPlan, trees: Mapping[str, Any]) -> None:
     """Let every component look at what it will take over. Changes nothing; raises StateMismatchError."""
     for component, request in plan.requests:
-        component.check({key: trees[key] for key in request.trees})
+        if request.tensors or request.trees:
+            component.check({key: trees[key] for key in request.trees})
 
 
 def apply(plan: LoadPlan, trees: Mapping[str, Any]) -> None:
     """Hand every component what it asked for. Tensors of the plan must be filled."""
     for component, request in plan.requests:
-        component.apply({**request.tensors, **{key: trees[key] for key in request.trees}})
+        if request.tensors or request.trees:
+            component.apply({**request.tensors, **{key: trees[key] for key in request.trees}})
+
+
+def _without_optional(keys: list[str], optional: frozenset[str]) -> list[str]:
+    """The keys of parts that are not optional; of the others a line in the log tells."""
+    exempt = [key for key in keys if key.split(".")[0] in optional]
+    if exempt:
+        logger.warning("left as it is, since its part is optional: %s", ", ".join(exempt[:_SHOWN]))
+    return [key for key in keys if key not in exempt]
 
 
 def _mismatch_text(missing: list[str], differing: list[str], left: list[str]) -> str:

@@ -1,5 +1,6 @@
 """The model stages: `model.<fqn>`."""
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,7 +10,10 @@ from torch import nn
 from keepstep.dcp.entries import Entry, Scope, Stored, rank_key
 from keepstep.state.codec import decode, encode
 from keepstep.state.component import LoadRequest, under
-from keepstep.state.names import clean_name, named_tensors, unwrapped
+from keepstep.state.frozen import FROZEN, FrozenRest
+from keepstep.state.names import Names, clean_name, names_of, unwrapped
+
+logger = logging.getLogger("keepstep")
 
 _EXTRA = "_extra_state"
 
@@ -19,20 +23,39 @@ class ModelComponent:
 
     Args:
         stages: the modules; wrapped ones (DDP, compile, FSDP2) are fine.
-        only_trainable: hold only parameters that require gradients; all else comes from elsewhere.
+        only_trainable: hold only parameters that require gradients or did so earlier; all else comes from elsewhere.
+        with_buffers: with only_trainable, hold the buffers too.
         rank: whose buffers, where they differ between ranks.
+        tied: names of weights that are kept equal to another's, which may live on another rank.
     """
 
     name = "model"
 
-    def __init__(self, stages: Sequence[nn.Module], *, only_trainable: bool = False, rank: int = 0) -> None:
+    def __init__(
+        self,
+        stages: Sequence[nn.Module],
+        *,
+        only_trainable: bool = False,
+        with_buffers: bool = False,
+        rank: int = 0,
+        tied: Mapping[str, str] | None = None,
+    ) -> None:
         self.stages = list(stages)
+        self.tied = dict(tied or {})
         self.only_trainable = only_trainable
         self._rank = rank
+        self._rest = FrozenRest(with_buffers=with_buffers) if only_trainable else None
 
     def collect(self) -> dict[str, Entry]:
         entries: dict[str, Entry] = {}
-        for name, value in self._held().items():
+        names = self.names()
+        held = self._held(names)
+        for alias, name in names.aliases.items():
+            if name in held:
+                entries[f"{self.name}.{alias}"] = Entry(None, same_as=f"{self.name}.{name}")
+        if self._rest is not None:
+            entries |= self._rest.collect(names.values)
+        for name, value in held.items():
             key = f"{self.name}.{name}"
             if isinstance(value, torch.Tensor) and not _is_extra(name):
                 # Replicas update their buffers (BatchNorm's statistics) from their own samples.
@@ -50,10 +73,16 @@ class ModelComponent:
     def request(self, stored: Mapping[str, Stored]) -> LoadRequest:
         # Buffers of other ranks stay unread; a rank that had none of its own takes the main process's.
         request = LoadRequest(exempt=set(under("buffers", stored)))
-        held = self._held()
+        names = self.names()
+        if self._rest is not None:
+            self._rest.request(names.values, stored, request)
+        held = self._held(names)
+        request.differing += _ties_that_differ(names, held, under(self.name, stored))
         for name, value in held.items():
             key = f"{self.name}.{name}"
-            if key not in stored:
+            if key not in stored and f"{FROZEN}.{name}" in stored:
+                logger.warning("%s was frozen when this was saved: it goes on from its present value", name)
+            elif key not in stored:
                 request.missing.append(f"{key} (a {'parameter or buffer' if _is_tensor(value) else 'value'})")
             elif _is_extra(name):
                 what = stored[key]
@@ -75,7 +104,9 @@ class ModelComponent:
         return request
 
     def check(self, trees: Mapping[str, Any]) -> None:
-        """Shapes and dtypes were compared in `request`; there is nothing more to look at."""
+        """Whether the frozen weights are those that the run was begun with. Shapes were compared in `request`."""
+        if self._rest is not None:
+            self._rest.check(self.names().values, trees)
 
     def apply(self, values: Mapping[str, Any]) -> None:
         # Parameters and buffers were filled in place. Extra state is handed over, also where it is a tensor: a module
@@ -97,13 +128,31 @@ class ModelComponent:
                     owners.setdefault(path, module)
         return owners
 
-    def _held(self) -> dict[str, Any]:
+    def names(self) -> Names:
+        """Everything in the stages by name."""
+        return names_of(self.stages, self.tied)
+
+    def _held(self, names: Names) -> dict[str, Any]:
         """Name to live tensor or extra state."""
-        return {
-            name: value
-            for name, value in named_tensors(self.stages)
-            if not self.only_trainable or (isinstance(value, nn.Parameter) and value.requires_grad)
-        }
+        return names.values if self._rest is None else self._rest.held(names.values)
+
+
+def _ties_that_differ(names: Names, held: Mapping[str, Any], stored: Mapping[str, Stored]) -> list[str]:
+    """Weights that are one here and two in the checkpoint, or the other way round."""
+    prefix = "model."
+    problems = []
+    for alias, name in names.aliases.items():
+        alone = stored.get(prefix + alias)
+        if name in held and alone is not None and prefix + name not in alone.names:
+            problems.append(f"{prefix}{alias}: tied to {name} in the model, on its own in the checkpoint")
+    for name in held:
+        what = stored.get(prefix + name)
+        for other in sorted(what.names if what is not None else ()):
+            if other > prefix + name and other.removeprefix(prefix) in held:
+                problems.append(
+                    f"{prefix}{name}: tied to {other.removeprefix(prefix)} in the checkpoint, apart in the model"
+                )
+    return problems
 
 
 def _is_extra(name: str) -> bool:

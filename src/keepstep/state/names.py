@@ -1,6 +1,8 @@
 """Global names of parameters: no wrapper leaves a trace in them."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -63,11 +65,50 @@ def named_tensors(models: Iterable[nn.Module]) -> Iterator[tuple[str, torch.Tens
             yield clean, value
 
 
-def parameter_names(models: Iterable[nn.Module]) -> dict[nn.Parameter, str]:
-    """The global name of each parameter. A shared parameter has its first name."""
-    names: dict[nn.Parameter, str] = {}
+@dataclass(frozen=True)
+class Names:
+    """What the models hold, each thing once.
+
+    Attributes:
+        values: name to live tensor or extra state.
+        aliases: other names of a tensor that has a name already.
+        parameters: the name of each parameter.
+    """
+
+    values: dict[str, Any]
+    aliases: dict[str, str]
+    parameters: dict[nn.Parameter, str]
+
+    def names_of(self, name: str) -> list[str]:
+        """The other names of a value."""
+        return [alias for alias, first in self.aliases.items() if first == name]
+
+
+def names_of(models: Sequence[nn.Module], tied: Mapping[str, str] | None = None) -> Names:
+    """Name everything that the models hold. A tensor with several names (tied weights) has the first of them.
+
+    Args:
+        models: the stages on this rank.
+        tied: names of weights that are kept equal to another, whose own may live on another rank: alias to first name.
+
+    Raises:
+        StateError: two models use the same name.
+    """
+    declared = dict(tied or {})
+    values: dict[str, Any] = {}
+    aliases: dict[str, str] = {}
+    first_of: dict[int, str] = {}
+    for name, value in named_tensors(models):
+        target = declared.get(name, name)
+        if isinstance(value, torch.Tensor):
+            target = declared.get(first_of.setdefault(id(value), target), first_of[id(value)])
+        if target != name:
+            aliases[name] = target
+        values.setdefault(target, value)
+    parameters: dict[nn.Parameter, str] = {}
     for model in models:
         inner = unwrapped(model)
-        for name, parameter in inner.named_parameters():
-            names.setdefault(parameter, clean_name(inner, name))
-    return names
+        for name, parameter in inner.named_parameters(remove_duplicate=False):
+            clean = clean_name(inner, name)
+            parameters.setdefault(parameter, aliases.get(clean, clean))
+    return Names(values, aliases, parameters)

@@ -12,12 +12,15 @@ from keepstep.dcp.entries import Entry, Stored
 from keepstep.errors import StateError, StateMismatchError
 from keepstep.state.codec import decode, encode, tensor_keys
 from keepstep.state.component import LoadRequest, under
+from keepstep.state.frozen import FROZEN
+from keepstep.state.names import Names
 
 logger = logging.getLogger("keepstep")
 
-NamesOf = Callable[[], dict[nn.Parameter, str]]
+NamesOf = Callable[[], Names]
 
 
+_SHOWN = 8
 # Options of a parameter group that learning-rate schedulers set.
 _SET_BY_SCHEDULERS = frozenset({"lr", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum"})
 _MOVED_BY_SCHEDULERS = _SET_BY_SCHEDULERS | {"momentum", "betas"}
@@ -35,28 +38,43 @@ class OptimizerComponent:
     def __init__(self, optimizers: Sequence[torch.optim.Optimizer], names_of: NamesOf) -> None:
         self.optimizers = list(optimizers)
         self._names_of = names_of
-        self._slots: dict[str, tuple[torch.optim.Optimizer, nn.Parameter, str]] = {}
+        self._found: dict[str, set[str]] = {}
 
     def collect(self) -> dict[str, Entry]:
         entries: dict[str, Entry] = {}
+        names = self._names_of()
         for optimizer, group, parameter, fqn in self._parameters():
-            for slot, value in optimizer.state.get(parameter, {}).items():
-                self._put(entries, f"{self.name}.state.{fqn}.{slot}", value)
+            own: dict[str, Entry] = {}
+            slots = optimizer.state.get(parameter, {})
+            self._put(own, f"{self.name}.slots.{fqn}", sorted(map(str, slots)))
+            for slot, value in slots.items():
+                self._put(own, f"{self.name}.state.{fqn}.{slot}", value)
             for option, value in group.items():
                 if option != "params":
-                    self._put(entries, f"{self.name}.param_groups.{fqn}.{option}", value)
+                    self._put(own, f"{self.name}.param_groups.{fqn}.{option}", value)
+            entries |= own
+            for alias in names.names_of(fqn):
+                for key in own:
+                    entries[_renamed(key, fqn, alias)] = Entry(None, same_as=key)
         return entries
 
     def request(self, stored: Mapping[str, Stored]) -> LoadRequest:
         request = LoadRequest()
-        by_prefix = _grouped(under(f"{self.name}.state", stored), self.name + ".state.", self._names_of().values())
-        options = _grouped(
-            under(f"{self.name}.param_groups", stored), self.name + ".param_groups.", self._names_of().values()
-        )
+        names = list(self._names_of().parameters.values())
+        by_prefix = _grouped(under(f"{self.name}.state", stored), self.name + ".state.", names)
+        options = _grouped(under(f"{self.name}.param_groups", stored), self.name + ".param_groups.", names)
+        self._found = {fqn: set(slots) for fqn, slots in by_prefix.items()}
         for _, group, parameter, fqn in self._parameters():
+            if fqn not in options and f"{FROZEN}.{fqn}" in stored:
+                continue  # it was frozen then, and has no moments yet
             if fqn not in options:
                 request.missing.append(f"{self.name}.param_groups.{fqn} (options of a parameter)")
                 continue
+            slots_key = f"{self.name}.slots.{fqn}"
+            if slots_key in stored:
+                request.trees.add(slots_key)
+            else:
+                request.missing.append(f"{slots_key} (which moments there are)")
             saved, present = set(options[fqn]), set(group) - {"params"}
             if saved - present - _SET_BY_SCHEDULERS and present - saved - _SET_BY_SCHEDULERS:
                 raise StateMismatchError(
@@ -70,7 +88,8 @@ class OptimizerComponent:
         return request
 
     def check(self, trees: Mapping[str, Any]) -> None:
-        names = self._names_of()
+        names = self._names_of().parameters
+        self._check_slots(trees)
         options = _grouped(trees, self.name + ".param_groups.", list(names.values()))
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
@@ -84,8 +103,18 @@ class OptimizerComponent:
                                 "parameters were grouped in another way when this was saved"
                             )
 
+    def _check_slots(self, trees: Mapping[str, Any]) -> None:
+        prefix = f"{self.name}.slots."
+        gone = []
+        for key in (key for key in trees if key.startswith(prefix)):
+            name = key.removeprefix(prefix)
+            found = [slot.split(".")[0] for slot in self._found.get(name, ())]
+            gone += [f"{self.name}.state.{name}.{slot}" for slot in trees[key] if slot.split(".")[0] not in found]
+        if gone:
+            raise StateMismatchError(f"the checkpoint lacks moments that were saved: {', '.join(gone[:_SHOWN])}")
+
     def apply(self, values: Mapping[str, Any]) -> None:
-        names = list(self._names_of().values())
+        names = list(self._names_of().parameters.values())
         # Tensors inside a list or dict have keys of their own; they come back through the value that holds them.
         inside = {key for value in values.values() if not isinstance(value, torch.Tensor) for key in tensor_keys(value)}
         own = {key: value for key, value in values.items() if key not in inside}
@@ -109,10 +138,10 @@ class OptimizerComponent:
     def _apply_options(
         self, group: dict[str, Any], options: Mapping[str, Mapping[str, str]], value_of: Callable[[str], Any]
     ) -> None:
-        names = self._names_of()
+        names = self._names_of().parameters
         found: dict[str, Any] = {}
         for parameter in group["params"]:
-            for option, key in options[names[parameter]].items():
+            for option, key in options.get(names[parameter], {}).items():
                 found.setdefault(option, value_of(key))
         for option, value in found.items():
             present = group.get(option)
@@ -137,7 +166,7 @@ class OptimizerComponent:
             entries[key] = Entry(tree)
 
     def _parameters(self) -> Iterator[tuple[torch.optim.Optimizer, dict[str, Any], nn.Parameter, str]]:
-        names = self._names_of()
+        names = self._names_of().parameters
         for optimizer in self.optimizers:
             stray = [key for key in optimizer.state if key not in names]
             if stray:
@@ -151,6 +180,12 @@ class OptimizerComponent:
                             f"{tuple(parameter.shape)}) belongs to no registered model; pass its module as model="
                         )
                     yield optimizer, group, parameter, names[parameter]
+
+
+def _renamed(key: str, name: str, other: str) -> str:
+    """The same key of another parameter: `optimizer.<part>.<name>` with what follows."""
+    head, rest = key.split(f".{name}", 1)
+    return f"{head}.{other}{rest}"
 
 
 def _grouped(keys: Mapping[str, Any], prefix: str, names: Any) -> dict[str, dict[str, str]]:
