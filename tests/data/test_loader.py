@@ -88,7 +88,7 @@ def test_iterating_draws_no_global_random_number() -> None:
 @pytest.mark.parametrize("length", [0, 1, 3, 8, 9, 16, 21])
 def test_one_pass_in_order_with_a_short_last_batch(length: int, ranks: int) -> None:
     sources = [loader(rank, ranks, length, shuffle=False, epochs=1) for rank in range(ranks)]
-    steps = sources[0].steps
+    steps = sources[0].steps_left
     assert steps == -(-length // 8)
     seen: list[int] = []
     passes = []

@@ -6,8 +6,11 @@ from typing import Any
 
 import pytest
 import torch
+import torchdata.nodes
 from torch.utils.data import IterableDataset
 
+from keepstep.config.training import DataConfig
+from keepstep.data.make import make_loader
 from keepstep.data.stream import Stream
 from keepstep.data.stream_loader import StreamLoader
 from keepstep.errors import ConfigError, StateError, StateMismatchError
@@ -159,3 +162,62 @@ def test_the_data_set_is_told_its_epoch(workers: int, persistent: bool) -> None:
     second = make()
     second.load_state_dict(first.state_dict())
     assert taken + [int(next(iter(second))[0].data) for _ in range(3)] == rows
+
+
+class OwnEpoch(IterableDataset[Any]):
+    """Keeps its epoch and its position in its state, and nobody tells it."""
+
+    def __init__(self) -> None:
+        self.epoch = self.at = 0
+
+    def __iter__(self) -> Any:
+        order = torch.randperm(11, generator=torch.Generator().manual_seed(self.epoch)).tolist()
+        while self.at < 11:
+            self.at += 1
+            yield order[self.at - 1]
+        self.epoch, self.at = self.epoch + 1, 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"epoch": self.epoch, "at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.epoch, self.at = state["epoch"], state["at"]
+
+
+def node_sampler() -> Any:
+    class Ordered(torch.utils.data.Sampler[int]):
+        def __init__(self) -> None:
+            self.epoch = 0
+
+        def set_epoch(self, epoch: int) -> None:
+            self.epoch = epoch
+
+        def __iter__(self) -> Any:
+            return iter(torch.randperm(11, generator=torch.Generator().manual_seed(self.epoch)).tolist())
+
+    return torchdata.nodes.Loader(torchdata.nodes.SamplerWrapper(Ordered()))
+
+
+@pytest.mark.parametrize(
+    ("make", "workers", "persistent"),
+    [(OwnEpoch, 0, False), (OwnEpoch, 1, True), (OwnEpoch, 1, False), (node_sampler, 0, False)],
+)
+def test_what_a_data_set_keeps_at_an_epochs_end_goes_into_the_next(make: Any, workers: int, persistent: bool) -> None:
+    def source() -> StreamLoader:
+        division = divide(4, 2, 1)
+        return StreamLoader(make(), division, 0, seed=1, num_workers=workers, persistent_workers=persistent)
+
+    whole = take(source(), 12)
+    for stop in range(12) if workers == 0 else (3, 6):
+        first = source()
+        rows = take(first, stop)
+        second = source()
+        second.load_state_dict(copy.deepcopy(first.state_dict()))
+        assert rows + take(second, 12 - stop) == whole, f"stopped at {stop}"
+
+
+def test_a_shuffle_without_a_seed_is_refused() -> None:
+    rows = hugging_face().shuffle(buffer_size=8)
+    with pytest.raises(ConfigError, match="no seed="):
+        make_loader(rows, divide(4, 2, 1), 0, seed=1, config=DataConfig())
+    assert make_loader(shuffled(), divide(4, 2, 1), 0, seed=1, config=DataConfig())

@@ -152,3 +152,21 @@ def test_changed_weights_are_refused_instead_of_old_results_being_given_for_new_
     assert end.status == 3
     assert "take another save_dir" in str(end.error)
     assert jobs.tree_digest(tmp_path / "inference") == before
+
+
+@pytest.mark.parametrize(("first", "second", "stop"), [(4, 8, 8), (4, 8, 6), (8, 4, 4)])
+def test_another_batch_size_goes_on_at_the_same_sample(tmp_path: Path, first: int, second: int, stop: int) -> None:
+    def job(size: int) -> Any:
+        return jobs.inference(tmp_path, batching={"global_batch_size": size, "microbatch_size": 2})
+
+    def dies() -> None:
+        inference_module.leave_if_asked = lambda c, step, total: os._exit(9) if step == stop else None
+        InferenceJob(job(first)).run()
+
+    assert forks.run(dies)[0].status == 9
+    forks.values(lambda: InferenceJob(job(second)).run())
+    rows = [json.loads(line) for line in (tmp_path / "sums.jsonl").read_text().splitlines()]
+    assert [row["id"] for row in rows] == list(range(50))
+    before = jobs.tree_digest(tmp_path)
+    forks.values(lambda: InferenceJob(job(second)).run())
+    assert jobs.tree_digest(tmp_path) == before

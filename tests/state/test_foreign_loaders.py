@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 from torchdata.stateful_dataloader import StatefulDataLoader
+from torchdata.stateful_dataloader.sampler import StatefulDistributedSampler
 
 import keepstep
 from keepstep.data.stream import Stream
@@ -130,7 +131,115 @@ def test_a_shuffle_buffer_at_risk_is_said(caplog: pytest.LogCaptureFixture) -> N
     from tests.rig.streams import shuffled
 
     keepstep.JobState(data=StatefulDataLoader(shuffled(), 2)).components(SingleWorld())
-    assert "up to 8 samples in its shuffle buffer" in caplog.text
+    assert "up to 8 samples in the shuffle buffer" in caplog.text
     caplog.clear()
     keepstep.JobState(data=StatefulDataLoader(Stream(shuffled()), 2)).components(SingleWorld())
+    assert not caplog.text
+
+
+class TellsEpochs(torch.utils.data.IterableDataset[Any]):
+    """Its order depends on the epoch that it was told; it says how long it is."""
+
+    def __init__(self) -> None:
+        self.number = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.number = epoch
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __iter__(self) -> Any:
+        return iter(range(100 * self.number, 100 * self.number + LENGTH))
+
+
+def distributed(workers: int) -> tuple[Any, Any]:
+    sampler = torch.utils.data.DistributedSampler(Numbers(), 1, 0, shuffle=True, seed=1)
+    return StatefulDataLoader(Numbers(), BATCH, sampler=sampler, num_workers=workers), sampler.set_epoch
+
+
+def stateful_distributed(workers: int) -> tuple[Any, Any]:
+    sampler = StatefulDistributedSampler(Numbers(), 1, 0, shuffle=True, seed=1)
+    return StatefulDataLoader(Numbers(), BATCH, sampler=sampler, num_workers=workers), sampler.set_epoch
+
+
+def told(workers: int) -> tuple[Any, Any]:
+    data = TellsEpochs()
+    return StatefulDataLoader(data, BATCH, num_workers=workers), data.set_epoch
+
+
+def with_generator(workers: int) -> tuple[Any, Any]:
+    generator = torch.Generator().manual_seed(9)
+    loader = StatefulDataLoader(Numbers(), BATCH, shuffle=True, generator=generator, num_workers=workers)
+    return loader, lambda epoch: None
+
+
+@pytest.mark.parametrize(
+    ("make", "workers"),
+    [
+        (distributed, 0),
+        (distributed, 2),
+        (stateful_distributed, 2),
+        (told, 0),
+        (told, 1),
+        (with_generator, 0),
+        (with_generator, 2),
+    ],
+)
+def test_set_epoch_and_generators_after_the_resume(tmp_path: Path, make: Any, workers: int) -> None:
+    """What a user does between resume() and the first batch counts, as it does without keepstep."""
+
+    def run(folder: Path, stop: int | None) -> list[Any]:
+        torch.manual_seed(3)
+        loader, set_epoch = make(workers)
+        config = keepstep.CheckpointingConfig(save_dir=str(folder), period_steps=1, num_to_keep=1)
+        rows: list[Any] = []
+        with keepstep.Checkpointer(config, keepstep.JobState(data=loader)) as checkpointer:
+            step = checkpointer.resume()
+            for epoch in range(step // PER_EPOCH, EPOCHS):
+                set_epoch(epoch)
+                for batch in loader:
+                    step += 1
+                    rows.append((epoch, batch.tolist(), torch.rand(1).item()))
+                    checkpointer.save_if_due(step)
+                    if step == stop:
+                        return rows
+        return rows
+
+    whole = run(tmp_path / "whole", None)
+    assert len(whole) == PER_EPOCH * EPOCHS
+    for stop in range(1, PER_EPOCH * EPOCHS) if workers == 0 else (2, 4, 5, 9):
+        folder = tmp_path / str(stop)
+        assert run(folder, stop) + run(folder, None) == whole, f"stopped at {stop}"
+
+
+def test_a_chain_of_stops_in_a_stream_that_is_read_again(tmp_path: Path) -> None:
+    def run(stop: int | None) -> list[int]:
+        loader = StatefulDataLoader(Endless(), 1)
+        config = keepstep.CheckpointingConfig(save_dir=str(tmp_path), period_steps=1, num_to_keep=1)
+        rows: list[int] = []
+        with keepstep.Checkpointer(config, keepstep.JobState(data=loader)) as checkpointer:
+            step = checkpointer.resume()
+            for batch in loader:
+                step += 1
+                rows += batch.tolist()
+                checkpointer.save_if_due(step)
+                if step == stop:
+                    break
+        return rows
+
+    assert run(2) + run(4) + run(7) + run(None) == list(range(LENGTH))
+
+
+@pytest.mark.parametrize("kind", ["RandomSampler", "WeightedRandomSampler"])
+def test_samplers_that_keep_no_position_are_named(caplog: pytest.LogCaptureFixture, kind: str) -> None:
+    samplers = {
+        "RandomSampler": lambda: torch.utils.data.RandomSampler(Numbers()),
+        "WeightedRandomSampler": lambda: torch.utils.data.WeightedRandomSampler([1.0] * LENGTH, LENGTH),
+    }
+    loader = StatefulDataLoader(Numbers(), BATCH, sampler=samplers[kind]())
+    keepstep.JobState(data=loader).components(SingleWorld())
+    assert f"its {kind} of torch.utils.data keeps no position" in caplog.text
+    caplog.clear()
+    keepstep.JobState(data=StatefulDataLoader(Numbers(), BATCH, shuffle=True)).components(SingleWorld())
     assert not caplog.text

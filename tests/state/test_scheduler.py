@@ -136,3 +136,52 @@ def test_a_plateau_scheduler_remembers_what_it_has_seen(tmp_path: Path, patience
         with checkpointer(tmp_path / str(stop), again) as loader:
             loader.resume()
         assert run(again, losses[stop:]) == whole[stop:]
+
+
+def chained(optimizer: torch.optim.Optimizer, total: int) -> Any:
+    return lrs.ChainedScheduler([lrs.ConstantLR(optimizer, 0.5, 3), lrs.CosineAnnealingLR(optimizer, total)])
+
+
+def sequential_of_functions(optimizer: torch.optim.Optimizer, total: int) -> Any:
+    warm_up = lrs.LinearLR(optimizer, 0.1, total_iters=4)
+    return lrs.SequentialLR(optimizer, [warm_up, lrs.LambdaLR(optimizer, lambda step: max(0.0, 1 - step / total))], [4])
+
+
+def multiplied(optimizer: torch.optim.Optimizer, total: int) -> Any:
+    return lrs.MultiplicativeLR(optimizer, lambda step: 1 - 1 / total)
+
+
+@pytest.mark.parametrize("make", [chained, sequential_of_functions, multiplied])
+@pytest.mark.parametrize(("total", "lr"), [(20, 0.1), (30, 0.1), (20, 0.3)])
+def test_nested_schedulers_and_functions_follow_the_present_settings(
+    tmp_path: Path, make: Make, total: int, lr: float
+) -> None:
+    parts = resumed(tmp_path, make, stop=7, total=20, new_total=total, lr=lr)
+    fresh = build(make, total, lr)
+    rates(fresh, 7)
+    assert rates(parts, 5) == rates(fresh, 5)
+
+
+@pytest.mark.parametrize(
+    ("make", "changes", "warned"),
+    [
+        (None, {"lr": 0.3}, "optimizer option lr is 0.1 in the checkpoint and 0.3"),
+        (lambda o, total: lrs.StepLR(o, 4), {"momentum": 0.5}, "option momentum is 0.9 in the checkpoint and 0.5"),
+        (lambda o, total: lrs.StepLR(o, 4), {}, ""),
+        (lambda o, total: lrs.OneCycleLR(o, max_lr=0.3, total_steps=20), {}, ""),
+    ],
+)
+def test_options_that_no_scheduler_moves_are_listed_when_they_differ(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, make: Any, changes: dict[str, float], warned: str
+) -> None:
+    def parts(**options: float) -> dict[str, Any]:
+        model = nn.Linear(2, 2)
+        optimizer = torch.optim.SGD(model.parameters(), **({"lr": 0.1, "momentum": 0.9} | options))
+        return {"model": model, "optimizer": optimizer, "lr_scheduler": make and make(optimizer, 20)}
+
+    with checkpointer(tmp_path, parts()) as saver:
+        saver.save(5)
+    with checkpointer(tmp_path, parts(**changes)) as loader:
+        loader.resume()
+    assert warned in caplog.text
+    assert bool(warned) == ("optimizer option" in caplog.text)

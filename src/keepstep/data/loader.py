@@ -1,5 +1,6 @@
 """A loader of global batches whose position is one integer: samples consumed by all ranks together."""
 
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from keepstep.errors import StateMismatchError
 from keepstep.plan.batching import Division, micro_batches
 from keepstep.plan.order import SampleOrder
 from keepstep.state.rng import untouched_random_states
+
+logger = logging.getLogger("keepstep")
 
 Collate = Callable[[list[Any]], Any]
 
@@ -124,11 +127,11 @@ class GlobalBatchLoader:
         self._collate = collate or getattr(dataset, "collate", None) or torch.utils.data.default_collate
 
     @property
-    def steps(self) -> int | None:
-        """Global batches in the whole pass, None if it is endless."""
+    def steps_left(self) -> int | None:
+        """Global batches from the position to the end of the whole pass, None if it is endless."""
         if self._epochs is None:
             return None
-        return -(-self._length * self._epochs // self.division.global_batch_size)
+        return -(-(self._length * self._epochs - self.position) // self.division.global_batch_size)
 
     @property
     def steps_in_epoch(self) -> int:
@@ -163,7 +166,13 @@ class GlobalBatchLoader:
 
     def state_dict(self) -> dict[str, int]:
         """The position in samples, with what gives it its meaning."""
-        return {"samples": self.position, "length": self._length, "seed": self._seed, "shuffle": int(self._shuffle)}
+        return {
+            "samples": self.position,
+            "length": self._length,
+            "seed": self._seed,
+            "shuffle": int(self._shuffle),
+            "global_batch_size": self.division.global_batch_size,
+        }
 
     def load_state_dict(self, state: dict[str, int]) -> None:
         """Go to a saved position. Takes effect with the next `iter()`.
@@ -173,6 +182,15 @@ class GlobalBatchLoader:
         """
         self.check_state_dict(state)
         self.position = state["samples"]
+        saved, present = state["global_batch_size"], self.division.global_batch_size
+        if saved != present and self._rank == 0:
+            logger.warning(
+                "global_batch_size was %d when this was saved and is %d now: %d samples are done, and steps are of the "
+                "present size from here on",
+                saved,
+                present,
+                self.position,
+            )
 
     def check_state_dict(self, state: dict[str, int]) -> None:
         """Whether a saved position means anything here. Raises StateMismatchError when it does not."""

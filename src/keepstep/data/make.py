@@ -9,7 +9,7 @@ from keepstep.data.nodes import is_nodes
 from keepstep.data.stream_loader import StreamLoader
 from keepstep.errors import ConfigError
 from keepstep.plan.batching import Division
-from keepstep.state.streams import has_state, is_stream, samples_at_risk
+from keepstep.state.streams import has_state, is_stream, is_unseeded, samples_at_risk
 
 logger = logging.getLogger("keepstep")
 
@@ -37,6 +37,11 @@ def make_loader(dataset: Any, division: Division, rank: int, *, seed: int, confi
 def _stream_loader(dataset: Any, division: Division, rank: int, *, seed: int, config: DataConfig) -> StreamLoader:
     if config.ledger:
         raise ConfigError("trainer.data.ledger: the samples of a stream have no index that could be noted")
+    if is_unseeded(dataset):
+        raise ConfigError(
+            f"the shuffle() of this {type(dataset).__name__} has no seed=: its order is another at every start, and a "
+            "resume would miss samples and repeat others"
+        )
     if config.num_workers and is_nodes(dataset):
         raise ConfigError(
             "trainer.data.num_workers: nodes have workers of their own (ParallelMapper), and each worker of the loader "

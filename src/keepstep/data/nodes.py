@@ -16,19 +16,29 @@ class NodeDataset:
     def __init__(self, root: BaseNode[Any]) -> None:
         self.root = root
         self._state: Any = None
+        self._at_end = False
 
     def __iter__(self) -> Iterator[Any]:
-        state, self._state = self._state, None
+        state, at_end = self._state, self._at_end
+        self._state, self._at_end = None, False
         self.root.reset(state)
-        return iter(self.root)
+        if state is not None and at_end:
+            for _ in self.root:  # nothing: but a sampler counts its epochs when it is reset at its end
+                pass
+            self.root.reset(None)
+        return self._items()
 
-    def state_dict(self) -> Any:
-        """The root's own state."""
-        return self.root.state_dict()
+    def _items(self) -> Iterator[Any]:
+        yield from self.root
+        self._at_end = True
 
-    def load_state_dict(self, state: Any) -> None:
+    def state_dict(self) -> dict[str, Any]:
+        """The root's own state, and whether it has come to its end."""
+        return {"root": self.root.state_dict(), "at_end": self._at_end}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
         """Used by the next `iter()`."""
-        self._state = state
+        self._state, self._at_end = state["root"], state["at_end"]
 
 
 def is_nodes(dataset: Any) -> bool:

@@ -51,7 +51,9 @@ class Stream(IterableDataset[Any]):
 
     def begin(self, epoch: int) -> None:
         """The next iteration is over this epoch, from its first sample."""
-        self.epoch, self.taken, self._ended, self._loaded, self._inner = epoch, 0, False, False, None
+        # What a data set kept at the end of one epoch (an epoch of its own, a generator) it needs in the next.
+        carried = self._inner if self._ended else None
+        self.epoch, self.taken, self._ended, self._loaded, self._inner = epoch, 0, False, False, carried
         self._tell_epoch()
 
     def set_epoch(self, epoch: int) -> None:
@@ -111,7 +113,7 @@ class Stream(IterableDataset[Any]):
     def state_dict(self) -> dict[str, Any]:
         """Epoch, samples taken in it by this process, and the data set's own state where that is used."""
         # Workers are asked before they have read anything: then what was loaded still holds.
-        inner = self.dataset.state_dict() if self.by_state and self._is_open and not self._ended else self._inner
+        inner = self.dataset.state_dict() if self.by_state and self._is_open else self._inner
         return {"epoch": self.epoch, "taken": self.taken, "ended": self._ended, "inner": inner}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

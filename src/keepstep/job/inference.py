@@ -1,5 +1,6 @@
 """The inference job: its loop, and nothing else."""
 
+import contextlib
 import json
 import logging
 from pathlib import Path
@@ -14,11 +15,12 @@ from keepstep.checkpoint.resume import look
 from keepstep.config.job import JobConfig
 from keepstep.data.device import to_device
 from keepstep.data.loader import GlobalBatchLoader
+from keepstep.dcp.reader import read
 from keepstep.dist.agree import agreed
 from keepstep.dist.launch import launched_ranks, process_group
 from keepstep.dist.mesh import make_mesh
 from keepstep.dist.world import World, current_world
-from keepstep.errors import ConfigError
+from keepstep.errors import ConfigError, DamagedCheckpointError
 from keepstep.export.weights import identity_of
 from keepstep.job import configure
 from keepstep.job.base_weights import guard_base_weights
@@ -29,12 +31,14 @@ from keepstep.job.protocols import JobContext
 from keepstep.job.providers import Providers, call, resolve
 from keepstep.job.stop import leave_if_asked
 from keepstep.plan import layout
-from keepstep.plan.resume import Start
+from keepstep.plan.resume import ResumeDecision, Start
 from keepstep.state.job_state import JobState
 from keepstep.state.streams import is_stream
 from keepstep.storage.local import make_folders, replace_text
 
 logger = logging.getLogger("keepstep")
+
+_POSITION = "data.dp_0.samples"
 
 ALREADY_COMPLETE = "Inference is already complete, nothing to do"
 
@@ -94,15 +98,23 @@ class InferenceJob:
                 epochs=1,
                 num_workers=self.inference.num_workers,
             )
-            total = loader.steps or 0
             decision = look(self.folder, world)
             base_weights = guard_base_weights(self.inference.model_stage_factory, self.folder, decision, world)
-            done = decision.start is Start.RESUME and decision.candidates[0] >= total
-            if done and self._has_output(decision.candidates[0], world):
+            if self._is_done(decision, len(dataset), world) and self._has_output(decision.candidates[0], world):
                 if world.rank == 0:
                     logger.info(ALREADY_COMPLETE)
                 return
-            self._infer(context, loader, world, shape, total, base_weights)
+            self._infer(context, loader, world, shape, base_weights, fresh=decision.start is Start.FRESH)
+
+    def _is_done(self, decision: ResumeDecision, length: int, world: World) -> bool:
+        """Whether the newest checkpoint has all samples behind it; the batch size may have changed on the way."""
+        done = False
+        with agreed(world, f"looking into {self.folder}"):
+            if world.rank == 0 and decision.start is Start.RESUME:
+                newest = self.folder / layout.checkpoint_name(decision.candidates[0])
+                with contextlib.suppress(DamagedCheckpointError):  # the resume goes on from the one before it
+                    done = read(newest, {}, [_POSITION])[_POSITION] >= length
+        return world.broadcast(done)
 
     def _infer(
         self,
@@ -110,8 +122,9 @@ class InferenceJob:
         loader: GlobalBatchLoader,
         world: World,
         shape: Any,
-        total: int,
         base_weights: str | None,
+        *,
+        fresh: bool,
     ) -> None:
         be_deterministic()
         factory = self.inference.model_stage_factory
@@ -121,17 +134,20 @@ class InferenceJob:
         if self.config.mesh.data_parallel_shard not in (1, "auto"):
             model = parallelize(model, make_mesh(shape, context.device))
         model.eval()
+        with agreed(world, "loading source_checkpoint"):
+            configure.load_weights(factory, model, fresh=fresh)
         task = self._make("task", context)
         seed_all(self.inference.determinism.base_seed, world.rank)
         state = JobState(
             model=model, data=loader, task=task, only_trainable_parameters=factory.checkpoint_only_trainable_parameters
         )
         facts = configure.run_facts(self.config, shape, base_weights)
-        checkpointer = Checkpointer(self.inference.checkpointing, state, None, total or None, facts=facts, world=world)
+        steps = loader.steps_left or None
+        checkpointer = Checkpointer(self.inference.checkpointing, state, None, steps, facts=facts, world=world)
         with checkpointer:
             start = checkpointer.resume()
-            with agreed(world, "loading source_checkpoint"):
-                configure.load_weights(factory, model, fresh=start == 0)
+            total = start + (loader.steps_left or 0)
+            checkpointer.total_steps = total or None
             self._loop(context, model, task, loader, start, total, checkpointer, world)
         self._write_output(task, total, world)
 

@@ -10,10 +10,12 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from keepstep.dcp.entries import Entry, Scope, Stored
 from keepstep.errors import StateMismatchError
 from keepstep.state.component import LoadRequest, under
+from keepstep.state.foreign_loader import generator_of, inexact, position_of, resume_at_next_iter
 from keepstep.state.stateful import Stateful, collect_state, request_state, restore_state
-from keepstep.state.streams import samples_at_risk
 
 logger = logging.getLogger("keepstep")
+
+_GENERATOR = "__generator__"
 
 
 class DataComponent:
@@ -32,11 +34,16 @@ class DataComponent:
         self._prefix = f"{self.name}.dp_{dp_rank}"
         self._source = self._prefix
         self._unfilled: Mapping[str, torch.Tensor] = {}
-        if dp_rank == 0:
-            _say_what_a_resume_means(loader)
+        if dp_rank == 0 and isinstance(loader, StatefulDataLoader):
+            for risk in inexact(loader):
+                logger.warning("a resume of this data loader may not be exact: %s", risk)
 
     def collect(self) -> dict[str, Entry]:
-        return collect_state(self.loader.state_dict(), self._prefix, Scope.EVERY_RANK)
+        entries = collect_state(position_of(self.loader), self._prefix, Scope.EVERY_RANK)
+        generator = generator_of(self.loader)
+        if generator is not None:
+            entries[f"{self._prefix}.{_GENERATOR}"] = Entry(generator.get_state().numpy().tobytes())
+        return entries
 
     def request(self, stored: Mapping[str, Stored]) -> LoadRequest:
         all_keys = under(self.name, stored)
@@ -66,9 +73,10 @@ class DataComponent:
 
     def apply(self, values: Mapping[str, Any]) -> None:
         state = restore_state(self._source, values)
-        self.loader.load_state_dict(state)
         if isinstance(self.loader, StatefulDataLoader):
-            begin_iterator(self.loader, state)
+            resume_at_next_iter(self.loader, state, values.get(f"{self._source}.{_GENERATOR}"))
+        else:
+            self.loader.load_state_dict(state)
 
 
 def check_workers(state: Any, loader: StatefulDataLoader[Any]) -> None:
@@ -80,40 +88,4 @@ def check_workers(state: Any, loader: StatefulDataLoader[Any]) -> None:
         raise StateMismatchError(
             f"the data position was saved with {saved} workers, this StatefulDataLoader has {loader.num_workers}. "
             f"Each worker has a position of its own: resume with num_workers={saved}"
-        )
-
-
-def begin_iterator(loader: StatefulDataLoader[Any], state: Any) -> None:
-    """Make the iterator of a StatefulDataLoader now, before random states are restored.
-
-    Making it draws from the global random state; in the uninterrupted run that happened at the begin of the epoch. The
-    next `iter(loader)` gives this iterator out. One that stands at the end of its epoch is run over that end, so that
-    the next `iter(loader)` begins the next epoch and does not give an empty one.
-    """
-    loader.state_dict()
-    iterator = loader._iterator
-    if iterator is None or iterator._finished:
-        return
-    try:
-        length = len(loader)
-    except TypeError:  # a stream: whether it stands at its end shows only when it is asked for more
-        if next(iter(loader), None) is not None:
-            loader.load_state_dict(state)
-            loader.state_dict()
-        return
-    if iterator._num_yielded >= length > 0:
-        for _ in loader:
-            raise StateMismatchError("the data loader gives more batches than its length says")
-
-
-def _say_what_a_resume_means(loader: Any) -> None:
-    dataset = getattr(loader, "dataset", None)
-    lost = samples_at_risk(dataset)
-    if isinstance(loader, StatefulDataLoader) and lost:
-        logger.warning(
-            "a resume of this %s is not exact: up to %d samples in its shuffle buffer are lost in each process that "
-            "reads it, since its state does not hold them. keepstep.data.stream.Stream(dataset) around it reads them "
-            "again",
-            type(dataset).__name__,
-            lost,
         )

@@ -18,7 +18,7 @@ from keepstep.state.model import ModelComponent
 from keepstep.state.names import names_of
 from keepstep.state.optimizer import OptimizerComponent
 from keepstep.state.rng import RngComponent, untouched_random_states
-from keepstep.state.scheduler import TorchSchedulerComponent
+from keepstep.state.scheduler import TorchSchedulerComponent, moved_options
 from keepstep.state.stateful import PerRank, Stateful, StatefulComponent
 
 logger = logging.getLogger("keepstep")
@@ -96,7 +96,8 @@ class JobState:
                 )
             )
         if self._optimizers:
-            parts.append(OptimizerComponent(self._optimizers, lambda: names_of(self._stages, self._tied)))
+            moved = moved_options(self._objects.get("lr_scheduler"))
+            parts.append(OptimizerComponent(self._optimizers, lambda: names_of(self._stages, self._tied), moved))
         for name, part in self._objects.items():
             if name == "data":
                 dp_rank, dp_size = self._dp

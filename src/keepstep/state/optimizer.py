@@ -23,7 +23,6 @@ NamesOf = Callable[[], Names]
 _SHOWN = 8
 # Options of a parameter group that learning-rate schedulers set.
 _SET_BY_SCHEDULERS = frozenset({"lr", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum"})
-_MOVED_BY_SCHEDULERS = _SET_BY_SCHEDULERS | {"momentum", "betas"}
 
 
 class OptimizerComponent:
@@ -31,12 +30,20 @@ class OptimizerComponent:
 
     Filling goes straight into `optimizer.state`: no step is taken, so no weight moves; and slots are made from what
     the checkpoint holds, so the moments arrive in an optimizer that has never stepped.
+
+    Args:
+        optimizers: one or several.
+        names_of: the present names of the parameters.
+        moved: options that a scheduler moves: that these differ from the present ones is no change of settings.
     """
 
     name = "optimizer"
 
-    def __init__(self, optimizers: Sequence[torch.optim.Optimizer], names_of: NamesOf) -> None:
+    def __init__(
+        self, optimizers: Sequence[torch.optim.Optimizer], names_of: NamesOf, moved: frozenset[str] = frozenset()
+    ) -> None:
         self.optimizers = list(optimizers)
+        self._moved = moved
         self._names_of = names_of
         self._found: dict[str, set[str]] = {}
 
@@ -145,7 +152,7 @@ class OptimizerComponent:
                 found.setdefault(option, value_of(key))
         for option, value in found.items():
             present = group.get(option)
-            if option not in _MOVED_BY_SCHEDULERS and option in group and not _same(present, value):
+            if option not in self._moved and option in group and not _same(present, value):
                 logger.warning(
                     "optimizer option %s is %r in the checkpoint and %r in this job: the checkpoint's counts",
                     option,

@@ -3,10 +3,17 @@
 import copy
 import logging
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
+from torch.optim.lr_scheduler import (
+    CyclicLR,
+    LambdaLR,
+    LRScheduler,
+    MultiplicativeLR,
+    OneCycleLR,
+    ReduceLROnPlateau,
+)
 
 from keepstep.errors import StateMismatchError
 from keepstep.state.stateful import StatefulComponent, restore_state
@@ -18,8 +25,36 @@ _POSITION = frozenset(
     {"last_epoch", "_step_count", "_last_lr", "_get_lr_called_within_step", "_is_initial"}
     | {"best", "num_bad_epochs", "cooldown_counter", "mode_worse", "_milestones_seen", "T_cur", "T_i"}
 )
-# Options of a parameter group that schedulers set.
-_SCHEDULED = ("lr", "initial_lr", "max_lr", "min_lr", "momentum", "betas", "max_momentum", "base_momentum")
+# Options of a parameter group that schedulers set; some move the momentum too.
+_RATES = frozenset({"lr", "initial_lr", "max_lr", "min_lr"})
+_MOMENTA = frozenset({"momentum", "betas", "max_momentum", "base_momentum"})
+
+
+def moved_options(scheduler: Any) -> frozenset[str]:
+    """The options of a parameter group that this scheduler moves from step to step; none without one.
+
+    A plateau scheduler changes the rate seldom, and by what it has seen: a rate that differs is worth a log line.
+    """
+    if scheduler is None or isinstance(scheduler, ReduceLROnPlateau):
+        return frozenset()
+    if not isinstance(scheduler, LRScheduler):
+        return _RATES | _MOMENTA
+    moves_momentum = any(isinstance(part, OneCycleLR | CyclicLR) for part in _parts(scheduler))
+    return _RATES | _MOMENTA if moves_momentum else _RATES
+
+
+def _parts(scheduler: Any) -> Iterator[Any]:
+    """A scheduler and those inside it."""
+    yield scheduler
+    for inner in getattr(scheduler, "_schedulers", ()):
+        yield from _parts(inner)
+
+
+def _steps_of(state: Any) -> int:
+    """How often a scheduler was stepped; a chained one has no count of its own."""
+    if "last_epoch" in state:
+        return int(state["last_epoch"])
+    return max(_steps_of(inner) for inner in state["_schedulers"])
 
 
 class TorchSchedulerComponent(StatefulComponent):
@@ -35,13 +70,21 @@ class TorchSchedulerComponent(StatefulComponent):
         self._scheduler = scheduler
         self._fresh = copy.deepcopy(_plain(scheduler.state_dict()))
         self._options = [
-            {key: copy.deepcopy(group[key]) for key in _SCHEDULED if key in group}
+            {key: copy.deepcopy(group[key]) for key in moved_options(scheduler) if key in group}
             for group in scheduler.optimizer.param_groups
         ]
 
     def apply(self, values: Mapping[str, Any]) -> None:
         saved = restore_state("lr_scheduler", values)
         changed = _differences(_plain(saved), self._fresh)
+        inner = [part for part in _parts(self._scheduler) if part is not self._scheduler]
+        # Functions are no state. A scheduler that multiplies, or stands inside another, follows them only step by step.
+        by_function = isinstance(self._scheduler, MultiplicativeLR) or any(
+            isinstance(part, LambdaLR | MultiplicativeLR) for part in inner
+        )
+        if by_function and _steps_of(self._fresh) == 0:
+            self._replay(_steps_of(saved), "functions of the step")
+            return
         if not changed:
             self._scheduler.load_state_dict(saved)
             if isinstance(self._scheduler, LambdaLR):
@@ -51,12 +94,12 @@ class TorchSchedulerComponent(StatefulComponent):
         if isinstance(self._scheduler, ReduceLROnPlateau):
             self._scheduler.load_state_dict({**self._scheduler.state_dict(), **_position(saved)})
         else:
-            self._replay(saved["last_epoch"], what)
+            self._replay(_steps_of(saved), what)
         logger.warning("the learning-rate scheduler was set up in another way when this was saved: %s", what)
 
     def _replay(self, steps: int, what: str) -> None:
         kind = type(self._scheduler).__name__
-        if self._scheduler.last_epoch != 0:
+        if _steps_of(self._fresh) != 0:
             raise StateMismatchError(
                 f"lr_scheduler: the {kind} was set up in another way when this was saved ({what}), and the present one "
                 "has been stepped already; create it anew before resume()"

@@ -10,7 +10,16 @@ def samples_at_risk(dataset: Any) -> int:
     Hugging Face `datasets` saves how far its sources were read and not what lies in a shuffle buffer. Measured with
     datasets 5.2: 18 to 31 of 200 samples with a buffer of 32.
     """
-    return sum(_buffers(getattr(dataset, "_ex_iterable", None)))
+    return sum(int(buffer.buffer_size) for buffer in _buffers(getattr(dataset, "_ex_iterable", None)))
+
+
+def is_unseeded(dataset: Any) -> bool:
+    """Whether a shuffle buffer took its seed from the operating system: then no run can repeat its order.
+
+    NumPy seeds a generator that was given no seed with 128 random bits.
+    """
+    seeds = (getattr(_bits(buffer), "seed_seq", None) for buffer in _buffers(getattr(dataset, "_ex_iterable", None)))
+    return any(isinstance(seed.entropy, int) and seed.entropy >= 2**64 for seed in seeds if seed is not None)
 
 
 def has_state(dataset: Any) -> bool:
@@ -23,11 +32,15 @@ def is_stream(dataset: Any) -> bool:
     return hasattr(dataset, "__iter__") and not (hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__"))
 
 
-def _buffers(examples: Any) -> Iterator[int]:
+def _bits(buffer: Any) -> Any:
+    return getattr(getattr(buffer, "generator", None), "bit_generator", None)
+
+
+def _buffers(examples: Any) -> Iterator[Any]:
     if examples is None:
         return
     if type(examples).__name__ == "BufferShuffledExamplesIterable":
-        yield int(examples.buffer_size)
+        yield examples
     yield from _buffers(getattr(examples, "ex_iterable", None))
     for inner in getattr(examples, "ex_iterables", None) or ():
         yield from _buffers(inner)
