@@ -2,6 +2,7 @@
 
 import random
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -223,6 +224,7 @@ def draw(parts: dict[str, Any], start: int) -> None:
         (job(after_step=step_twice_once), "lr_scheduler", "more or less often"),
         (job(without=("lr_scheduler",)), "lr_scheduler", "no lr_scheduler is registered"),
         (job(ForgetsItsEpoch), "data", "forgotten its epoch"),
+        (job(lambda: noise_of_its_own()), "data", "random order is not restored"),
         (job(ForgetsItsPosition), "data", "began anew"),
         (job(without=("data",)), "data", "began anew"),
         (job(after_resume=reset_weights), "model", "the weights were set again"),
@@ -353,3 +355,113 @@ def test_an_inference_job(tmp_path: Path) -> None:
     report = check(lambda: InferenceJob(config).run(), tmp_path)
     assert report.equal, report
     assert not (tmp_path / "inference").exists()
+
+
+def look_at_the_model(parts: dict[str, Any], start: int) -> None:
+    parts["model"].eval()
+    parts["model"](torch.zeros(1, 8))
+    parts["model"].train()
+
+
+def test_a_look_at_the_model_between_steps_is_no_step(tmp_path: Path) -> None:
+    report = check(job(after_resume=look_at_the_model), tmp_path)
+    assert report.equal, report
+
+
+def compiled(parts: dict[str, Any], start: int) -> None:
+    parts["model"] = torch.compile(parts["model"], backend="eager", fullgraph=True)
+
+
+def test_a_compiled_model_is_not_disturbed(tmp_path: Path) -> None:
+    report = check(job(after_resume=compiled), tmp_path, stops=[2])
+    assert report.equal, report
+
+
+def test_a_job_that_saves_at_the_end_of_its_epochs_only(tmp_path: Path) -> None:
+    def train() -> None:
+        torch.manual_seed(0)
+        model = nn.Linear(8, 4)
+        config = keepstep.CheckpointingConfig(save_dir="never", period_steps=5)
+        with keepstep.Checkpointer(config, keepstep.JobState(model=model)) as checkpointer:
+            for step in range(checkpointer.resume() + 1, 31):
+                model(torch.rand(8))
+                if step % 5 == 0:
+                    checkpointer.save(step)
+
+    report = check(train, tmp_path)
+    assert report.equal, report
+    assert report.stops == (5, 15)
+
+
+def test_what_was_not_looked_at_is_said(tmp_path: Path) -> None:
+    class Endless(Batches):
+        __len__ = None  # type: ignore[assignment]
+
+    assert "how long an epoch is was not seen" in str(check(job(Endless), tmp_path, stops=[2]))
+    assert "no stop lies behind the end of an epoch (5 steps)" in str(check(job(), tmp_path, stops=[2]))
+    assert "note" not in str(check(job(), tmp_path, stops=[2, 6]))
+
+
+def test_a_stream_is_stopped_behind_its_end(tmp_path: Path) -> None:
+    config = jobs.training(tmp_path, 30, providers={"dataset": "tests.rig.streams:plain_stream"})
+    report = check(lambda: TrainingJob(config).run(), tmp_path)
+    assert report.equal, report
+    assert report.stops == (3, 6, 8)
+
+
+def noise_of_its_own() -> Any:
+    class Own(Batches):
+        def __init__(self) -> None:
+            super().__init__()
+            self.noise = np.random.default_rng(0)
+
+        def __iter__(self) -> Iterator[torch.Tensor]:
+            for batch in super().__iter__():
+                yield batch + float(self.noise.random())
+
+    return Own()
+
+
+def test_a_method_in_place_of_forward_is_said(tmp_path: Path) -> None:
+    def train() -> None:
+        torch.manual_seed(0)
+        model = nn.Linear(8, 4)
+        optimizer = torch.optim.AdamW(model.parameters())
+        batches = ForgetsItsPosition()
+        state = keepstep.JobState(model=model, optimizer=optimizer, data=batches)
+        config = keepstep.CheckpointingConfig(save_dir="never", period_steps=5)
+        with keepstep.Checkpointer(config, state) as checkpointer:
+            step = checkpointer.resume()
+            for batch in batches:
+                step += 1
+                nn.functional.linear(batch, model.weight, model.bias).square().sum().backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                checkpointer.save_if_due(step)
+
+    assert "no forward pass of the registered model was seen" in str(check(train, tmp_path, stops=[2]))
+
+
+def test_the_same_folder_may_be_used_again(tmp_path: Path) -> None:
+    assert check(job(), tmp_path, stops=[4]).equal
+    assert check(job(), tmp_path, stops=[2]).equal
+
+
+def test_a_command_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(keepstep.TwinCheckError, match="cannot start nowhere"):
+        twin_check(["nowhere"], folder=tmp_path)
+
+
+def test_ranks_in_sessions_of_their_own_end_too(tmp_path: Path) -> None:
+    """As a launcher's do, which is killed before it can end them."""
+    script = (
+        "import os, subprocess, sys, time, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(99)'], start_new_session=True);"
+        f"open({str(tmp_path / 'pid')!r}, 'w').write(str(child.pid)); time.sleep(99)"
+    )
+    begin = time.monotonic()
+    with pytest.raises(keepstep.TwinCheckError, match="still running"):
+        twin_check([sys.executable, "-c", script], folder=tmp_path / "work", timeout=2)
+    pid = (tmp_path / "pid").read_text()
+    assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text()
+    assert time.monotonic() - begin < 25

@@ -8,18 +8,19 @@ import multiprocessing
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TextIO
 
 import torch
 import xxhash
 from torch import nn
+from torch._dynamo.eval_frame import OptimizedModule
 
 from keepstep.checkpoint.seeding import SeedWatch, length_of
 from keepstep.dcp.digests import digest_tensor, digest_tree
 from keepstep.dist.world import World
-from keepstep.plan.trace import Start, Step, choose_stops, to_line
+from keepstep.plan.trace import LONGEST, Start, Step, choose_stops, to_line
 from keepstep.state.component import Component
 from keepstep.state.data import DataComponent
 from keepstep.state.job_state import collect
@@ -76,6 +77,16 @@ def note(name: str, value: Any) -> None:
         _active.note(name, value)
 
 
+@dataclass
+class _Passes:
+    """The forward passes of one step: what each was given and gave, and how things stood at the first."""
+
+    inputs: list[str] = field(default_factory=list)
+    outputs: list[str] = field(default_factory=list)
+    random: Mapping[str, str] = field(default_factory=dict)
+    entered: Mapping[str, str] = field(default_factory=dict)
+
+
 class Probe:
     """Watches the registered models and optimizers, and writes a line for each step.
 
@@ -101,8 +112,7 @@ class Probe:
         for component in components:
             if isinstance(component, ModelComponent):
                 for stage in component.stages:
-                    stage.register_forward_pre_hook(self._on_forward, with_kwargs=True, prepend=True)
-                    stage.register_forward_hook(self._on_output)
+                    self._watch(stage)
             elif isinstance(component, OptimizerComponent):
                 for optimizer in component.optimizers:
                     optimizer.register_step_pre_hook(self._on_optimizer)
@@ -121,23 +131,26 @@ class Probe:
         """Write what a step did. A step that was observed is not written twice."""
         if step <= self._done:
             return
+        passes = self._passes[True] if self._passes[True].inputs else self._passes[False]
         done = Step(
             step=step,
-            inputs=tuple(self._inputs),
-            outputs=tuple(self._outputs),
-            random=self._random,
-            entered=self._entered,
+            inputs=tuple(passes.inputs),
+            outputs=tuple(passes.outputs),
+            random=passes.random,
+            entered=passes.entered,
             rates=tuple(self._rates),
             seeded=self._seeds.places(),
-            steps_in_epoch=self._steps_in_epoch(),
+            steps_in_epoch=self._steps_in_epoch(step, len(passes.inputs)),
             notes=dict(self._notes),
             state=self._state(),
             after=_random(),
         )
         self._write(done)
         self._done = step
-        if self._last is None:
+        if self._last is None and (done.steps_in_epoch is not None or not self._may_tell_its_epoch()):
             self._last = choose_stops(done.steps_in_epoch, self._total).last
+        if self._last is None and step >= LONGEST:
+            self._last = step
         self._begin()
 
     def is_over(self, step: int) -> bool:
@@ -154,34 +167,59 @@ class Probe:
         os._exit(0)
 
     def _begin(self) -> None:
-        self._inputs: list[str] = []
-        self._outputs: list[str] = []
+        # A look at the model in between, in eval mode, is no step's work; an inference job does nothing else.
+        self._passes = {True: _Passes(), False: _Passes()}
         self._rates: list[tuple[float, ...]] = []
-        self._random: Mapping[str, str] = {}
-        self._entered: Mapping[str, str] = {}
         self._notes: dict[str, Any] = {}
 
+    def _watch(self, stage: nn.Module) -> None:
+        if isinstance(stage, OptimizedModule):  # hooks would be compiled with the rest
+            inner = stage.forward
+
+            def observed(*args: Any, **kwargs: Any) -> Any:
+                self._on_forward(stage, args, kwargs)
+                output = inner(*args, **kwargs)
+                self._on_output(stage, args, output)
+                return output
+
+            stage.forward = observed
+            return
+        stage.register_forward_pre_hook(self._on_forward, with_kwargs=True, prepend=True)
+        stage.register_forward_hook(self._on_output)
+
     def _on_forward(self, module: nn.Module, args: Any, kwargs: Any) -> None:
-        if not self._inputs:
-            self._random = _random()
+        if torch.compiler.is_compiling():
+            return
+        passes = self._passes[module.training]
+        if not passes.inputs:
+            passes.random = _random()
             if self._first == self._done + 1:
-                self._entered = self._state()
-        self._inputs.append(_digest([args, kwargs]))
+                passes.entered = self._state()
+        passes.inputs.append(_digest([args, kwargs]))
 
     def _on_output(self, module: nn.Module, args: Any, output: Any) -> None:
-        self._outputs.append(_digest(output))
+        if not torch.compiler.is_compiling():
+            self._passes[module.training].outputs.append(_digest(output))
 
     def _on_optimizer(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
         self._rates.append(tuple(float(group["lr"]) for group in optimizer.param_groups))
 
-    def _steps_in_epoch(self) -> int | None:
-        loaders = [part.loader for part in self._components if isinstance(part, DataComponent)]
-        for loader in loaders:
+    def _may_tell_its_epoch(self) -> bool:
+        """Whether the length of an epoch will show when one is over."""
+        return any(hasattr(loader, "epochs_ended") for loader in self._loaders())
+
+    def _steps_in_epoch(self, step: int, passes: int) -> int | None:
+        for loader in self._loaders():
             if hasattr(loader, "steps_in_epoch"):
                 return int(loader.steps_in_epoch)
-        lengths = [length for loader in loaders if (length := length_of(loader)) is not None]
+            if hasattr(loader, "epochs_ended"):
+                return step if loader.epochs_ended else None
+        lengths = [length for loader in self._loaders() if (length := length_of(loader)) is not None]
         batches = lengths[0] if lengths else self._seeds.epoch_batches
-        return None if batches is None else -(-batches // max(1, len(self._inputs)))
+        return None if batches is None else -(-batches // max(1, passes))
+
+    def _loaders(self) -> list[Any]:
+        return [part.loader for part in self._components if isinstance(part, DataComponent)]
 
     def _state(self) -> dict[str, str]:
         return {
@@ -225,6 +263,8 @@ def _parts(value: Any) -> Iterator[bytes]:
         yield value.tobytes()
     else:
         yield type(value).__qualname__.encode()
+        if hasattr(value, "__dict__"):
+            yield from _parts(vars(value))
 
 
 def _plain(value: Any) -> Any:

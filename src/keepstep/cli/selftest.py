@@ -1,7 +1,7 @@
 """`keepstep selftest`: proof on one's own job that a resume changes nothing."""
 
+import signal
 import sys
-import tempfile
 from pathlib import Path
 from typing import Annotated
 
@@ -44,13 +44,9 @@ def command(
     from keepstep.testing.twin import twin_check
 
     set_up_logging()
-    work = folder or Path(tempfile.mkdtemp(prefix="keepstep-selftest-"))
     words = _words(job, nproc, overrides or [])
-    report = twin_check(words, stops=stop_at, ignore=ignore or (), folder=work, timeout=timeout)
-    if report.equal and folder is None:
-        import shutil
-
-        shutil.rmtree(work)
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))  # so that the job ends with it
+    report = twin_check(words, stops=stop_at, ignore=ignore or (), folder=folder, timeout=timeout)
     if as_json:
         print_json(report, equal=report.equal)
     else:

@@ -68,6 +68,11 @@ class StreamLoader:
         )
         self._passes: Iterator[MicroBatch] | None = None
 
+    @property
+    def epochs_ended(self) -> int:
+        """How often this rank's stream has come to its end."""
+        return self._epoch
+
     def __iter__(self) -> Iterator[list[MicroBatch]]:
         while True:
             with untouched_random_states(devices=False):

@@ -181,6 +181,12 @@ def _other_inputs(case: _Case) -> Divergence | None:
     if samples[0] != samples[1]:
         what = f"the samples were {samples[1]}, and {samples[0]} without a stop"
     # A later step's would be the next that the global random state gives.
+    if samples[0] is not None and samples[0] == samples[1]:
+        why = (
+            "the samples are the same: what is made of them differs. The data set, or what augments it, draws from a "
+            "random state of its own that is not saved"
+        )
+        return Divergence("data", case.step, what, why)
     elsewhere = [s for s, step in case.whole.steps.items() if s < case.step and step.inputs == case.b.inputs != ()]
     if elsewhere:
         return Divergence("data", case.step, what, _moved(case, elsewhere[0]))
@@ -193,8 +199,8 @@ def _other_inputs(case: _Case) -> Divergence | None:
         )
     else:
         why = (
-            "the random states are equal: the sampler's position or epoch is not restored (set_epoch), or the loader "
-            "is not registered as data="
+            "the random states are equal: the sampler's position, epoch (set_epoch) or random order is not restored, "
+            "as with a sampler that has no state_dict, or the loader is not registered as data="
         )
     return Divergence("data", case.step, what, why)
 
@@ -287,7 +293,13 @@ def _other_state(case: _Case) -> Divergence | None:
         "data": "the loader's position is another one",
     }
     what = f"at the end of the step these differ: {_names(key for key in keys if _owner(key) == component)}"
-    return Divergence(component, case.step, what, why.get(component, "it holds state that is not saved"))
+    reason = why.get(component, "it holds state that is not saved")
+    if not case.a.inputs:
+        reason = (
+            f"no forward pass of the registered model was seen (is it called as model(...)?), so that other inputs, a "
+            f"sampler that is not restored, may be behind it; or {reason}"
+        )
+    return Divergence(component, case.step, what, reason)
 
 
 def _other_random_numbers_after(case: _Case) -> Divergence | None:

@@ -94,7 +94,7 @@ class Stops:
 
 # Steps looked at after the last stop, and the longest epoch whose end is worth walking to.
 _AFTER = 3
-_LONGEST = 200
+LONGEST = 200
 
 
 def choose_stops(steps_in_epoch: int | None, total_steps: int | None) -> Stops:
@@ -106,7 +106,7 @@ def choose_stops(steps_in_epoch: int | None, total_steps: int | None) -> Stops:
     """
     wanted = [3, 13]
     if steps_in_epoch is not None:
-        wanted = [3, steps_in_epoch, steps_in_epoch + 2] if steps_in_epoch <= _LONGEST else [3]
+        wanted = [3, steps_in_epoch, steps_in_epoch + 2] if steps_in_epoch <= LONGEST else [3]
     last = max(wanted) + _AFTER
     if total_steps is not None:
         last = min(last, total_steps)

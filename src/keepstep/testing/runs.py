@@ -3,18 +3,17 @@
 import inspect
 import multiprocessing
 import os
-import signal
 import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from keepstep.errors import TwinCheckError
+from keepstep.testing.processes import end_all
 
 _LINES = 15
 
@@ -56,23 +55,23 @@ class Runner:
         self, words: Sequence[str], environment: Mapping[str, str], log: Path, deadline: float
     ) -> int | None:
         with log.open("wb") as output:
-            process = subprocess.Popen(
-                list(words),
-                env={**os.environ, **environment},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
+            try:
+                process = subprocess.Popen(
+                    list(words),
+                    env={**os.environ, **environment},
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                )
+            except OSError as error:
+                raise TwinCheckError(f"cannot start {words[0]}: {error.strerror}; a script needs its python") from error
             try:
                 return process.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 return None
             finally:
-                # Its session is its own: what it has left behind ends here.
-                with suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                process.wait()
+                end_all(process)
 
     def _run_function(
         self, job: Callable[..., Any], environment: Mapping[str, str], folder: Path, log: Path, deadline: float

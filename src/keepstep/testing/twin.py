@@ -28,6 +28,7 @@ class TwinReport:
         steps: the last step that was compared.
         divergence: the first difference, None when there is none.
         at: the stop after which it shows; 0 when the job does not even repeat itself without one.
+        note: what was not looked at, empty when all was.
         unseeded: random states (python, numpy) that the job leaves to chance.
         folder: where traces, logs and checkpoints lie; None when they are gone.
     """
@@ -36,6 +37,7 @@ class TwinReport:
     steps: int
     divergence: Divergence | None = None
     at: int = 0
+    note: str = ""
     unseeded: tuple[str, ...] = ()
     folder: str | None = None
 
@@ -47,7 +49,8 @@ class TwinReport:
     def __str__(self) -> str:
         stops = ", ".join(map(str, self.stops))
         if self.divergence is None:
-            return f"twin-equal up to step {self.steps}: stopped and resumed at step {stops}"
+            text = f"twin-equal up to step {self.steps}: stopped and resumed at step {stops}"
+            return f"{text}\n  note: {self.note}" if self.note else text
         found = self.divergence
         when = f"stopped and resumed at step {self.at}" if self.at else "without any stop, in two fresh runs"
         rank = f", rank {found.rank}" if found.rank else ""
@@ -93,11 +96,38 @@ def twin_check(
     """
     work = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="keepstep-twin-"))
     work.mkdir(parents=True, exist_ok=True)
-    report = _Check(Runner(job, ranks, timeout, start_method), work, tuple(ignore)).run(stops)
+    _clear(work)
+    try:
+        report = _Check(Runner(job, ranks, timeout, start_method), work, tuple(ignore)).run(stops)
+    except TwinCheckError as error:
+        raise TwinCheckError(f"{error}\n  logs: {work}") from error
     if report.equal and folder is None:
         shutil.rmtree(work)
         return report
     return replace(report, folder=str(work))
+
+
+def _clear(work: Path) -> None:
+    """Remove what an earlier check has left in its folder, and nothing else."""
+    for path in work.glob("run-*"):
+        path.unlink()
+    for name in ("whole", "stopped"):
+        shutil.rmtree(work / name, ignore_errors=True)
+
+
+def _steps_in_epoch(trace: Trace) -> int | None:
+    known = [step.steps_in_epoch for step in trace.steps.values() if step.steps_in_epoch is not None]
+    return known[0] if known else None
+
+
+def _not_covered(trace: Trace, last_stop: int) -> str:
+    """What the stops have left out: a fault of the data may show only from the second epoch on."""
+    epoch = _steps_in_epoch(trace)
+    if epoch is None:
+        return "how long an epoch is was not seen; a stop behind its end (--stop-at) tests more"
+    if last_stop < epoch:
+        return f"no stop lies behind the end of an epoch ({epoch} steps): --stop-at {epoch + 2} would"
+    return ""
 
 
 class _Check:
@@ -111,9 +141,10 @@ class _Check:
         first = whole[0]
         end = max(first.steps)
         if wanted is None:
-            steps_in_epoch = first.steps[min(first.steps)].steps_in_epoch
-            wanted = choose_stops(steps_in_epoch, first.start.total_steps).stops
-        stops = sorted({stop for stop in wanted if 0 < stop < end})
+            wanted = choose_stops(_steps_in_epoch(first), first.start.total_steps).stops
+        # A job may tell of some steps only: it is stopped at the next of these.
+        told = sorted(first.steps)
+        stops = sorted({min(s for s in told if s >= stop) for stop in wanted if 0 < stop < end} - {end})
         if not stops:
             raise TwinCheckError(f"the job ended after step {end}: no stop before it leaves a step to compare")
         before: list[Trace] = []
@@ -131,9 +162,9 @@ class _Check:
                 saved = before[rank].steps[begin] if begin else None
                 found = diagnose(whole[rank], trace, saved, self._ignore, chance[rank], rank)
                 if found is not None:
-                    return TwinReport(tuple(stops), end, found, begin, tuple(sorted(chance[rank])))
+                    return TwinReport(tuple(stops), end, found, begin, unseeded=tuple(sorted(chance[rank])))
             before = traces
-        return TwinReport(tuple(stops), end)
+        return TwinReport(tuple(stops), end, note=_not_covered(first, max(stops)))
 
     def _observe(self, settings: ProbeSettings, what: str) -> list[Trace]:
         """One run in fresh processes: the traces of its ranks."""
