@@ -52,10 +52,6 @@ def test_some_points_of_one_process(tmp_path: Path) -> None:
     chaos(tmp_path, points=3)
 
 
-def test_some_points_of_the_second_of_two_ranks(tmp_path: Path) -> None:
-    chaos(tmp_path, ranks=2, crash_rank=1, points=2)
-
-
 @pytest.mark.crash
 @pytest.mark.timeout(3600)
 def test_all_points_of_one_process(tmp_path: Path) -> None:

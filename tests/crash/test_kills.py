@@ -67,7 +67,7 @@ class Killer:
         return any(self._run.glob(f".save-{step}.tmp-*"))
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.crash)])
 def test_killed_ten_times_it_ends_in_the_same_bits(tmp_path: Path, size: int) -> None:
     forks.values(lambda: run(tmp_path / "a"), size, seconds=120)
     killed = 0
