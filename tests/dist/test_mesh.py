@@ -1,7 +1,7 @@
 import pytest
 
 from keepstep.config.mesh import MeshConfig
-from keepstep.dist.mesh import MeshShape, solve_mesh
+from keepstep.dist.mesh import MeshShape, Place, solve_mesh
 from keepstep.errors import ConfigError
 
 
@@ -32,7 +32,12 @@ def test_axes_that_do_not_make_up_the_world_are_refused(axes: dict[str, object],
         solve_mesh(MeshConfig.model_validate(axes), world)
 
 
-@pytest.mark.parametrize("axis", ["tensor_parallel", "pipeline_parallel"])
-def test_an_axis_that_is_not_built_yet_is_refused_by_name(axis: str) -> None:
-    with pytest.raises(ConfigError, match=axis):
-        solve_mesh(MeshConfig.model_validate({axis: 2}), 4)
+def test_every_rank_has_a_place_of_its_own() -> None:
+    shape = solve_mesh(MeshConfig(tensor_parallel=2, pipeline_parallel=3, data_parallel_replicate=2), 24)
+    assert shape == MeshShape(2, 2, 2, 3)
+    places = [shape.place_of(rank) for rank in range(24)]
+    assert len(set(places)) == 24
+    assert places[0] == Place(0, 0, 0)
+    assert places[1] == Place(0, 1, 0)  # neighbours share the tensor axis
+    assert places[2] == Place(1, 0, 0)
+    assert places[8] == Place(0, 0, 1)

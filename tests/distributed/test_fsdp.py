@@ -28,9 +28,13 @@ class Net(nn.Module):
         return self.head(x) * self.scale
 
 
+def on_mesh(model: nn.Module, shape: MeshShape) -> nn.Module:
+    return parallelize(model, make_mesh(shape, torch.device("cpu")), shape)
+
+
 def build(replicate: int, shard: int) -> tuple[nn.Module, torch.optim.Optimizer]:
     torch.manual_seed(0)
-    model = parallelize(Net(), make_mesh(MeshShape(replicate, shard), torch.device("cpu")))
+    model = on_mesh(Net(), MeshShape(replicate, shard))
     return model, torch.optim.AdamW(model.parameters(), lr=0.05)
 
 
@@ -122,7 +126,7 @@ def test_units_inside_units_and_containers_without_a_forward(tmp_path: Path) -> 
             return x
 
     def work() -> float:
-        model = parallelize(Deep(), make_mesh(MeshShape(1, 2), torch.device("cpu")))
+        model = on_mesh(Deep(), MeshShape(1, 2))
         loss = model(torch.ones(2, 4)).sum()
         loss.backward()
         return loss.item()
@@ -135,7 +139,7 @@ def test_a_parameter_without_a_dimension_is_refused_by_name() -> None:
         model = nn.Linear(2, 2)
         model.scale = nn.Parameter(torch.tensor(1.0))
         try:
-            parallelize(model, make_mesh(MeshShape(1, 2), torch.device("cpu")))
+            on_mesh(model, MeshShape(1, 2))
         except keepstep.ConfigError as error:
             return str(error)
         return "sharded"

@@ -21,7 +21,7 @@ from keepstep.plan import layout
 from keepstep.plan.blocks import rest, share_out
 from keepstep.plan.resume import Condition, Found, ResumeDecision, Start, decide
 from keepstep.state.component import Component
-from keepstep.state.job_state import LoadPlan, apply, check, plan_load
+from keepstep.state.job_state import LoadPlan, apply, check, plan_load, refuse_problems
 from keepstep.storage.survey import inspect, survey
 from keepstep.storage.verify import Damage, verify_files
 
@@ -141,6 +141,8 @@ def _load(
             return found, 0
         with agreed(world, f"matching {path} with the registered state", ResumeError), _collecting(damage):
             plan = plan_load(components, source.stored(), frozenset({STEP_KEY}), optional)
+        refuse_problems(world.gather(plan.problems))
+        with agreed(world, f"reading the values of {path}", ResumeError), _collecting(damage):
             trees = read_trees(source, plan.trees)
             check(plan, trees)
         if found := _all(damage, world):
@@ -148,8 +150,9 @@ def _load(
         with agreed(world, f"loading {path}", ResumeError), _collecting(damage):
             kept = _keep(plan, source, older)
             fill(source, plan.tensors)
-        damage = damage or _verify_rest(source, path, world)
-        if found := _all(damage, world):
+        # All ranks go on together, or none does: the rest is shared out among all of them.
+        found = _all(damage, world) or _all(_verify_rest(source, path, world), world)
+        if found:
             _put_back(kept)
             return found, 0
         with agreed(world, f"applying {path}", ResumeError):

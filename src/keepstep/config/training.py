@@ -146,6 +146,24 @@ class DataConfig(Section):
         return self
 
 
+class PipelineConfig(Section):
+    """How the stages of a pipeline take turns, where mesh.pipeline_parallel is above 1.
+
+    Attributes:
+        schedule: of torch.distributed.pipelining; "interleaved_1f1b" for several stages on a rank.
+        stages_per_rank: stages of each rank.
+    """
+
+    schedule: Literal["1f1b", "gpipe", "interleaved_1f1b"] = "1f1b"
+    stages_per_rank: Count = 1
+
+    @model_validator(mode="after")
+    def _several_stages(self) -> "PipelineConfig":
+        if (self.stages_per_rank > 1) != (self.schedule == "interleaved_1f1b"):
+            raise ValueError("stages_per_rank above 1 and schedule: interleaved_1f1b belong together")
+        return self
+
+
 class LoggingConfig(Section):
     """A log line and a row in the tracker every that many steps, and at the last step."""
 
@@ -164,6 +182,7 @@ class TrainerConfig(Section):
     max_gradient_norm: PositiveFloat | None = None
     lr_scheduler: LRSchedulerConfig = LRSchedulerConfig()
     data: DataConfig = DataConfig()
+    pipeline: PipelineConfig = PipelineConfig()
     logging: LoggingConfig = LoggingConfig()
     checkpointing: CheckpointingConfig
     export_to: Annotated[str, Field(min_length=1)] | None = None

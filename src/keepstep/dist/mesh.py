@@ -8,7 +8,21 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from keepstep.config.mesh import MeshConfig
 from keepstep.errors import ConfigError
 
-_NOT_YET = ("tensor_parallel", "pipeline_parallel")
+PIPELINE, REPLICATE, SHARD, TENSOR = (
+    "pipeline_parallel",
+    "data_parallel_replicate",
+    "data_parallel_shard",
+    "tensor_parallel",
+)
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a rank stands: its data-parallel rank, and its numbers on the tensor and the pipeline axis."""
+
+    data: int
+    tensor: int
+    pipeline: int
 
 
 @dataclass(frozen=True)
@@ -17,18 +31,28 @@ class MeshShape:
 
     replicate: int
     shard: int
+    tensor: int = 1
+    pipeline: int = 1
 
     @property
     def data_parallel(self) -> int:
         """Ranks that read different samples."""
         return self.replicate * self.shard
 
+    @property
+    def size(self) -> int:
+        """All ranks."""
+        return self.data_parallel * self.tensor * self.pipeline
+
+    def place_of(self, rank: int) -> Place:
+        """A rank's place. Ranks that stand side by side on the tensor axis have neighbouring numbers."""
+        rest, tensor = divmod(rank, self.tensor)
+        pipeline, data = divmod(rest, self.data_parallel)
+        return Place(data, tensor, pipeline)
+
 
 def solve_mesh(config: MeshConfig, world_size: int) -> MeshShape:
     """Fill in the "auto" axis. Raises ConfigError when the axes do not make up the world."""
-    for axis in _NOT_YET:
-        if getattr(config, axis) not in (1, "auto"):
-            raise ConfigError(f"mesh.{axis} = {getattr(config, axis)}: only 1 is supported by this version")
     sizes = dict(config)
     fixed = 1
     for size in sizes.values():
@@ -37,16 +61,12 @@ def solve_mesh(config: MeshConfig, world_size: int) -> MeshShape:
         axes = " x ".join(f"{name} {size}" for name, size in sizes.items())
         raise ConfigError(f"mesh: {axes} does not make up the {world_size} ranks of this job")
     solved = {name: world_size // fixed if size == "auto" else size for name, size in sizes.items()}
-    for axis in _NOT_YET:
-        if solved[axis] != 1:
-            raise ConfigError(f"mesh.{axis} = {solved[axis]}: only 1 is supported by this version")
-    return MeshShape(solved["data_parallel_replicate"], solved["data_parallel_shard"])
+    return MeshShape(solved[REPLICATE], solved[SHARD], solved[TENSOR], solved[PIPELINE])
 
 
 def make_mesh(shape: MeshShape, device: torch.device) -> DeviceMesh | None:
-    """The device mesh of a job; None for a job of one rank. Collective."""
-    if shape.data_parallel == 1:
+    """The device mesh of a job, (pipeline, replicate, shard, tensor); None for a job of one rank. Collective."""
+    if shape.size == 1:
         return None
-    return init_device_mesh(
-        device.type, (shape.replicate, shape.shard), mesh_dim_names=("data_parallel_replicate", "data_parallel_shard")
-    )
+    sizes = (shape.pipeline, shape.replicate, shape.shard, shape.tensor)
+    return init_device_mesh(device.type, sizes, mesh_dim_names=(PIPELINE, REPLICATE, SHARD, TENSOR))

@@ -1,5 +1,6 @@
 """Builds the parts of a job from its configuration. What cannot work is refused here, before the first step."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -59,19 +60,19 @@ def build_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.Op
             return torch.optim.SGD(parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
 
 
-def load_weights(config: ModelStageFactoryConfig, model: nn.Module, *, fresh: bool) -> None:
+def load_weights(config: ModelStageFactoryConfig, stages: Sequence[nn.Module], *, fresh: bool) -> None:
     """Fill the model from source_checkpoint: everything at a fresh start; before a resume what it may lack."""
     if config.source_checkpoint is None:
         return
     if not config.checkpoint_only_trainable_parameters:
         if fresh:
-            load_source(config.source_checkpoint, [model])
+            load_source(config.source_checkpoint, stages)
         return
     trainable = {
-        name for name, value in named_tensors([model]) if isinstance(value, nn.Parameter) and value.requires_grad
+        name for name, value in named_tensors(stages) if isinstance(value, nn.Parameter) and value.requires_grad
     }
     # Adapters are new: a base model has none, so they may keep their first values. A resume comes after this.
-    load_source(config.source_checkpoint, [model], optional=trainable)
+    load_source(config.source_checkpoint, stages, optional=trainable)
 
 
 def check_source(config: ModelStageFactoryConfig, *, fresh: bool) -> None:
@@ -100,5 +101,10 @@ def run_facts(config: JobConfig, shape: MeshShape, base_weights: str | None) -> 
         base_model=section.model_stage_factory.source_checkpoint if section else None,
         base_weights=base_weights,
         global_batch_size=section.batching.global_batch_size if section else None,
-        mesh={"data_parallel_replicate": shape.replicate, "data_parallel_shard": shape.shard},
+        mesh={
+            "data_parallel_replicate": shape.replicate,
+            "data_parallel_shard": shape.shard,
+            "tensor_parallel": shape.tensor,
+            "pipeline_parallel": shape.pipeline,
+        },
     )

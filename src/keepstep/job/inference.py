@@ -81,8 +81,10 @@ class InferenceJob:
         with process_group() as device:
             world = current_world()
             seed_all(self.inference.determinism.base_seed)
-            context = JobContext(self.config, device, world.rank, world.size)
             shape, division = configure.divide_batches(self.inference.batching, self.config.mesh, world.size)
+            if shape.tensor * shape.pipeline > 1:
+                raise ConfigError("mesh: the tensor and the pipeline axis of an inference job must be 1")
+            context = JobContext(self.config, device, world.rank, world.size, world.rank, world.size)
             dataset = self._make("dataset", context)
             if is_stream(dataset):
                 raise ConfigError(
@@ -132,10 +134,10 @@ class InferenceJob:
         # By default each rank has the whole model: ranks of a sharded one meet in every pass, and a task may make
         # more passes for one sample than for another.
         if self.config.mesh.data_parallel_shard not in (1, "auto"):
-            model = parallelize(model, make_mesh(shape, context.device))
+            model = parallelize(model, make_mesh(shape, context.device), shape)
         model.eval()
         with agreed(world, "loading source_checkpoint"):
-            configure.load_weights(factory, model, fresh=fresh)
+            configure.load_weights(factory, [model], fresh=fresh)
         task = self._make("task", context)
         seed_all(self.inference.determinism.base_seed, world.rank)
         state = JobState(

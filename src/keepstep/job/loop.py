@@ -5,19 +5,17 @@ import time
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import nn
 
 from keepstep.checkpoint.checkpointer import Checkpointer
 from keepstep.checkpoint.probe import note
 from keepstep.config.training import TrainerConfig
-from keepstep.data.device import to_device
 from keepstep.data.loader import MicroBatch
 from keepstep.data.make import Loader
 from keepstep.data.stream_loader import StreamLoader
 from keepstep.dist.world import World
 from keepstep.job.metrics import MeanLoss
-from keepstep.job.parallel import full_value, sync_gradients
+from keepstep.job.model_parts import ModelParts
+from keepstep.job.parallel import clip_gradients
 from keepstep.job.progress import progress_bar
 from keepstep.job.stop import leave_if_asked
 from keepstep.job.tracker import JsonlTracker
@@ -33,27 +31,23 @@ class TrainingLoop:
     def __init__(
         self,
         trainer: TrainerConfig,
-        model: nn.Module,
-        task: Any,
+        parts: ModelParts,
         optimizer: torch.optim.Optimizer,
         scheduler: Any,
         metrics: MeanLoss,
         tracker: JsonlTracker,
         ledger: LedgerFile | None,
         world: World,
-        device: torch.device,
     ) -> None:
-        self._trainer = trainer
-        self._model, self._task = model, task
+        self._trainer, self._parts = trainer, parts
         self._optimizer, self._scheduler = optimizer, scheduler
         self._metrics, self._tracker, self._ledger = metrics, tracker, ledger
         self._world = world
-        self._device = device
 
     def run(self, loader: Loader, start: int, checkpointer: Checkpointer) -> None:
         total = self._trainer.total_steps
         batches = iter(loader)
-        self._model.train()
+        self._parts.passes.train()
         logged, at = start, time.monotonic()
         with progress_bar(self._trainer.run.name, start, total, shown=self._world.rank == 0) as advance:
             for step in range(start + 1, total + 1):
@@ -75,28 +69,20 @@ class TrainingLoop:
 
     def _step(self, batch: list[MicroBatch]) -> torch.Tensor:
         """One optimizer step over a global batch. Returns its mean loss over all ranks."""
-        losses = []
-        for number, micro in enumerate(batch):
-            sync_gradients(self._model, number == len(batch) - 1)
-            loss = self._task.loss(self._model, to_device(micro.data, self._device)) / len(batch)
-            loss.backward()
-            losses.append(loss.detach())
-        if self._trainer.max_gradient_norm is not None:
-            nn.utils.clip_grad_norm_(self._model.parameters(), self._trainer.max_gradient_norm)
+        loss = self._parts.passes.run(batch)
+        limit = self._trainer.max_gradient_norm
+        if limit is not None:
+            clip_gradients(self._parts.stages, limit, self._parts.shape, self._parts.mesh)
         self._optimizer.step()
         self._scheduler.step()
         self._optimizer.zero_grad()
-        mean = torch.stack([full_value(loss).double() for loss in losses]).sum()
-        if self._world.size > 1:
-            dist.all_reduce(mean)
-            mean /= self._world.size
-        return mean
+        return loss
 
     def _note(self, step: int, loader: Loader, batch: list[MicroBatch]) -> None:
         if self._ledger is None or isinstance(loader, StreamLoader):
             return
         share = loader.division.global_batch_size // loader.division.ranks
-        begin = loader.position - loader.division.global_batch_size + self._world.rank * share
+        begin = loader.position - loader.division.global_batch_size + self._parts.place.data * share
         self._ledger.append(step, begin, [index for micro in batch for index in micro.indices])
         if is_save_due(step, self._trainer.total_steps, self._trainer.checkpointing.period_steps):
             self._ledger.sync()

@@ -18,12 +18,15 @@ class JobContext:
         config: the whole configuration of the job.
         device: this rank's device.
         rank, world_size: this rank's place.
+        data_rank, data_ranks: its place among the ranks that read different samples; what a stream is divided by.
     """
 
     config: JobConfig
     device: torch.device
     rank: int
     world_size: int
+    data_rank: int = 0
+    data_ranks: int = 1
 
 
 class MapDataset(Protocol):
@@ -39,6 +42,19 @@ class TrainTask(Protocol):
 
     def loss(self, model: nn.Module, batch: Any) -> torch.Tensor:
         """The mean loss over the samples of one micro-batch, as a scalar to differentiate."""
+
+
+class PipelineTask(Protocol):
+    """What is learnt through a pipeline, where no rank has the whole model: the task gives the two ends."""
+
+    def inputs(self, batch: Any) -> Sequence[torch.Tensor]:
+        """The tensors of one micro-batch that the first stage is called with; samples are their first dimension."""
+
+    def target(self, batch: Any) -> torch.Tensor:
+        """What the last stage's output is compared with; samples are its first dimension."""
+
+    def output_loss(self, output: Any, target: torch.Tensor) -> torch.Tensor:
+        """The mean loss over the samples of one micro-batch."""
 
 
 class InferenceTask(Protocol):

@@ -13,7 +13,7 @@ from keepstep.config.job import JobConfig
 from keepstep.data.make import make_loader
 from keepstep.dist.agree import agreed
 from keepstep.dist.launch import launched_ranks, process_group
-from keepstep.dist.mesh import make_mesh
+from keepstep.dist.mesh import Place
 from keepstep.dist.world import World, current_world
 from keepstep.errors import ConfigError, DamagedCheckpointError
 from keepstep.export.weights import check_target, export, is_exported
@@ -23,7 +23,7 @@ from keepstep.job.determinism import be_deterministic, seed_all
 from keepstep.job.loop import TrainingLoop
 from keepstep.job.lr_schedule import PhaseLR
 from keepstep.job.metrics import MeanLoss
-from keepstep.job.parallel import parallelize
+from keepstep.job.model_parts import divide_model
 from keepstep.job.protocols import JobContext
 from keepstep.job.providers import Providers, call, resolve
 from keepstep.job.tracker import JsonlTracker
@@ -133,24 +133,26 @@ class TrainingJob:
     def _train(self, device: torch.device, world: World, base_weights: str | None, *, fresh: bool) -> None:
         trainer, factory = self.trainer, self.trainer.model_stage_factory
         be_deterministic()
-        context = JobContext(self.config, device, world.rank, world.size)
         shape, division = configure.divide_batches(trainer.batching, self.config.mesh, world.size)
+        data_rank = shape.place_of(world.rank).data
+        context = JobContext(self.config, device, world.rank, world.size, data_rank, shape.data_parallel)
         seed = trainer.determinism.base_seed
         seed_all(seed)
         model: nn.Module = self._make("model", context).to(device)
-        model = parallelize(model, make_mesh(shape, device))
+        task = self._make("task", context)
+        parts = divide_model(model, task, trainer, shape, division, world, device)
+        del model
         with agreed(world, "loading source_checkpoint"):
-            configure.load_weights(factory, model, fresh=fresh)
+            configure.load_weights(factory, parts.stages, fresh=fresh)
         dataset = self._make("dataset", context)
         with agreed(world, "preparing the data"):
-            loader = make_loader(dataset, division, world.rank, seed=seed, config=trainer.data)
-        task = self._make("task", context)
-        optimizer = self._optimizer(context, model)
+            loader = make_loader(dataset, division, parts.place.data, seed=seed, config=trainer.data)
+        optimizer = self._optimizer(context, parts.whole)
         scheduler = self._scheduler(context, optimizer)
         metrics = MeanLoss(device)
         tracker = JsonlTracker(self.folder / "metrics.jsonl", writes=world.rank == 0)
         state = JobState(
-            model=model,
+            model=parts.stages,
             optimizer=optimizer,
             lr_scheduler=scheduler,
             data=loader,
@@ -159,9 +161,12 @@ class TrainingJob:
             tracker=tracker,
             only_trainable_parameters=factory.checkpoint_only_trainable_parameters,
             with_buffers=factory.checkpoint_buffers,
+            dp_rank=parts.place.data,
+            dp_size=shape.data_parallel,
         )
         # Each rank draws its own random numbers (dropout); only the model's first weights are common to all.
-        seed_all(seed, world.rank)
+        # Ranks side by side on the tensor axis compute the same, so they draw the same.
+        seed_all(seed, parts.place.data + shape.data_parallel * parts.place.pipeline)
         checkpointer = Checkpointer(
             trainer.checkpointing,
             state,
@@ -172,20 +177,22 @@ class TrainingJob:
         )
         with checkpointer:
             start = checkpointer.resume()
-            ledger = self._ledger(start, dataset, world)
-            loop = TrainingLoop(trainer, model, task, optimizer, scheduler, metrics, tracker, ledger, world, device)
+            ledger = self._ledger(start, dataset, world, parts.place)
+            loop = TrainingLoop(trainer, parts, optimizer, scheduler, metrics, tracker, ledger, world)
             loop.run(loader, start, checkpointer)
         tracker.close()
         if ledger is not None:
             ledger.close()
 
-    def _ledger(self, start: int, dataset: Any, world: World) -> LedgerFile | None:
+    def _ledger(self, start: int, dataset: Any, world: World, place: Place) -> LedgerFile | None:
         if not self.trainer.data.ledger:
             return None
         with agreed(world, "opening the ledger"):
             if world.rank == 0:
                 rewind(self.folder, start)
-        return LedgerFile(self.folder, world.rank, len(dataset))
+        # Of the ranks that read the same samples one notes them.
+        reads = place.tensor == place.pipeline == 0
+        return LedgerFile(self.folder, place.data, len(dataset)) if reads else None
 
     def _optimizer(self, context: JobContext, model: nn.Module) -> torch.optim.Optimizer:
         if self._providers.optimizer is None:

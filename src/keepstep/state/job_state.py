@@ -133,11 +133,21 @@ def collect(components: Sequence[Component]) -> dict[str, Entry]:
     return entries
 
 
+@dataclass(frozen=True)
+class Problems:
+    """How registered state and a checkpoint do not fit, in words; `left` are keys that this rank does not take."""
+
+    missing: list[str]
+    differing: list[str]
+    left: list[str]
+
+
 @dataclass
 class LoadPlan:
-    """What every component takes from a checkpoint."""
+    """What every component takes from a checkpoint, and what stands against it."""
 
     requests: list[tuple[Component, LoadRequest]]
+    problems: "Problems"
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
     trees: set[str] = field(default_factory=set)
 
@@ -148,7 +158,7 @@ def plan_load(
     world_keys: frozenset[str],
     optional: frozenset[str] = frozenset(),
 ) -> LoadPlan:
-    """Match registered state and checkpoint, before anything is changed.
+    """Match registered state and checkpoint, before anything is changed. What does not fit is noted in the plan.
 
     Args:
         components: the parts of the job.
@@ -157,28 +167,38 @@ def plan_load(
         optional: names of components that may find nothing, or leave something.
 
     Raises:
-        StateMismatchError: something registered is not in the checkpoint, or the other way round; lists what.
+        StateMismatchError: a part cannot be what was saved at all (another kind, another number of ranks).
     """
-    plan = LoadPlan([(component, component.request(stored)) for component in components])
+    problems = Problems([], [], [])
+    plan = LoadPlan([(component, component.request(stored)) for component in components], problems)
     exempt = set(world_keys)
-    missing: list[str] = []
-    differing: list[str] = []
     for component, request in plan.requests:
         plan.tensors |= request.tensors
         plan.trees |= request.trees
         exempt |= request.exempt
-        missing += request.missing
-        differing += request.differing
+        problems.missing.extend(_without_optional(request.missing, optional))
+        problems.differing.extend(request.differing)
         rank_prefix = f"{component.name}.rank_"
         if any(key.startswith(rank_prefix) for key in (*request.trees, *request.tensors)):
             exempt |= {key for key in stored if key.startswith(rank_prefix)}
     taken = set(plan.tensors) | plan.trees | exempt
     # Another name of what is taken is taken too.
     left = sorted(key for key in set(stored) - taken if not stored[key].names & taken)
-    missing, left = _without_optional(missing, optional), _without_optional(left, optional)
+    problems.left.extend(_without_optional(left, optional))
+    return plan
+
+
+def refuse_problems(ranks: Sequence[Problems]) -> None:
+    """Refuse what does not fit, given the problems of all ranks. A stage's keys are taken by the ranks that hold it.
+
+    Raises:
+        StateMismatchError: lists what is missing, what differs, and what nobody takes.
+    """
+    missing = list(dict.fromkeys(one for rank in ranks for one in rank.missing))
+    differing = list(dict.fromkeys(one for rank in ranks for one in rank.differing))
+    left = sorted(set.intersection(*(set(rank.left) for rank in ranks)))
     if missing or differing or left:
         raise StateMismatchError(_mismatch_text(missing, differing, left))
-    return plan
 
 
 def check(plan: LoadPlan, trees: Mapping[str, Any]) -> None:

@@ -20,6 +20,8 @@ logger = logging.getLogger("keepstep")
 NamesOf = Callable[[], Names]
 
 
+# How a step is computed, and not what: it depends on the device and the layout, so the present ones count.
+_HOW = frozenset({"foreach", "fused", "capturable", "differentiable"})
 _SHOWN = 8
 # Options of a parameter group that learning-rate schedulers set.
 _SET_BY_SCHEDULERS = frozenset({"lr", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum"})
@@ -151,6 +153,8 @@ class OptimizerComponent:
             for option, key in options.get(names[parameter], {}).items():
                 found.setdefault(option, value_of(key))
         for option, value in found.items():
+            if option in _HOW:
+                continue
             present = group.get(option)
             if option not in self._moved and option in group and not _same(present, value):
                 logger.warning(
