@@ -12,7 +12,12 @@ from torch.distributed.tensor import DTensor
 from keepstep.dcp.digests import bytes_of
 from keepstep.dcp.regions import Box, Span, overlap, spans
 from keepstep.dcp.source import DamageFoundError, Piece, Source, open_source
-from keepstep.errors import CouldNotLookError, DamagedCheckpointError, UnsupportedStateError
+from keepstep.errors import (
+    CouldNotLookError,
+    DamagedCheckpointError,
+    StateMismatchError,
+    UnsupportedStateError,
+)
 from keepstep.plan import layout
 from keepstep.storage.blocks import DamagedBlocksError, VerifiedFile
 from keepstep.storage.digest import BLOCK_SIZE
@@ -69,11 +74,33 @@ def fill(source: Source, tensors: Mapping[str, torch.Tensor]) -> None:
         DamageFoundError: bytes are not as they were written. Some tensors are filled, some are not.
         CouldNotLookError: a file cannot be read.
     """
-    wanted = [one for key, tensor in tensors.items() for one in _wanted(source, key, tensor)]
+    # Elements that share memory (expanded buffers) cannot be written one by one.
+    apart = {key: torch.empty(t.shape, dtype=t.dtype) for key, t in tensors.items() if _overlaps(t)}
+    wanted = [one for key, tensor in {**tensors, **apart}.items() for one in _wanted(source, key, tensor)]
     with torch.no_grad():
         for piece, region, target in sorted(wanted, key=lambda one: _place(one[0])):
             with _named_errors(source, piece.file) as file:
                 _fill(file, piece, region, target)
+        for key, values in apart.items():
+            _spread(key, values, tensors[key])
+
+
+def _overlaps(tensor: torch.Tensor) -> bool:
+    if isinstance(tensor, DTensor):
+        return False
+    return any(length > 1 and stride == 0 for length, stride in zip(tensor.shape, tensor.stride(), strict=True))
+
+
+def _spread(key: str, values: torch.Tensor, target: torch.Tensor) -> None:
+    """Fill a tensor some of whose elements are one, if the values allow it."""
+    first = values
+    base = target
+    for dim, (length, stride) in enumerate(zip(target.shape, target.stride(), strict=True)):
+        if length > 1 and stride == 0:
+            first, base = first.narrow(dim, 0, 1), base.narrow(dim, 0, 1)
+    if bytes_of(first.expand(target.shape)) != bytes_of(values):
+        raise StateMismatchError(f"{key}: elements that are one in this job differ in the checkpoint")
+    base.copy_(first)
 
 
 def _wanted(source: Source, key: str, tensor: torch.Tensor) -> Iterator[tuple[Piece, Box, torch.Tensor]]:
