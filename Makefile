@@ -5,7 +5,7 @@ export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 # Threads that wait by spinning bring a busy machine to a standstill.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: setup run test lint unit crash layouts bench clean
+.PHONY: setup run test lint unit crash layouts slow bench clean
 
 setup: .venv/.ready
 
@@ -41,6 +41,10 @@ crash: setup
 # Every layout at the save with every layout at the load; prints the table.
 layouts: setup
 	$(BIN)/python -m pytest tests/distributed/test_layouts.py -m layouts
+
+# What needs a lot of memory or disk: a tensor above 4 GiB.
+slow: setup
+	$(BIN)/python -m pytest -m slow
 
 bench: setup
 	$(BIN)/python -m benchmarks.checkpoint --gib 0.5

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
 
 import keepstep
@@ -122,3 +123,18 @@ def test_moments_keep_their_own_dtype(tmp_path: Path, weights: torch.dtype, mome
     for a, b in zip(model.parameters(), other.parameters(), strict=True):
         assert restored.state[b]["exp_avg"].dtype is moments
         assert torch.equal(restored.state[b]["exp_avg"], optimizer.state[a]["exp_avg"])
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_tensor_above_four_gigabytes(tmp_path: Path) -> None:
+    tensor = torch.arange((1 << 32) // 8 + 1000, dtype=torch.int64)
+    with checkpointer(tmp_path, model=Holder(tensor)) as saver:
+        saver.save(1)
+    target = torch.zeros_like(tensor)
+    with checkpointer(tmp_path, model=Holder(target)) as loader:
+        loader.resume()
+    assert torch.equal(target, tensor)
+    target.zero_()
+    dcp.load({"model.value": target}, checkpoint_id=tmp_path / "save-1", no_dist=True)
+    assert torch.equal(target, tensor)

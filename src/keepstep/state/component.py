@@ -56,10 +56,12 @@ def under(prefix: str, stored: Mapping[str, Stored]) -> dict[str, Stored]:
 
 def refuse_unstorable(key: str, value: Any) -> None:
     """Refuse a tensor whose elements are not its whole content. Raises UnsupportedStateError with its key."""
-    if not isinstance(value, torch.Tensor) or isinstance(value, DTensor):
+    if not isinstance(value, torch.Tensor):
         return
     kind = ""
-    if value.layout is not torch.strided or value.is_nested:
+    if isinstance(value, DTensor):
+        kind = "a partial sum that the ranks have not added up" if any(p.is_partial() for p in value.placements) else ""
+    elif value.layout is not torch.strided or value.is_nested:
         kind = "sparse or nested"
     elif value.is_quantized:
         kind = "quantized"
