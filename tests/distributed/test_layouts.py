@@ -19,9 +19,8 @@ SOME = [
     ("1 process", "PP 2 interleaved"),
     ("DDP 2", "TP 2"),
     ("PP 2 x FSDP2 2", "FSDP2 2 x TP 2"),
-    ("FSDP2 2 x TP 2", "HSDP 2x2"),
     ("PP 2 interleaved", "1 process"),
-    ("FSDP2 4", "DDP 2"),
+    ("HSDP 2x2", "DDP 2"),
 ]
 
 

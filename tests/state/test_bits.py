@@ -138,3 +138,18 @@ def test_a_tensor_above_four_gigabytes(tmp_path: Path) -> None:
     target.zero_()
     dcp.load({"model.value": target}, checkpoint_id=tmp_path / "save-1", no_dist=True)
     assert torch.equal(target, tensor)
+
+
+def test_a_conjugated_parameter_is_filled_itself(tmp_path: Path) -> None:
+    def model(seed: int) -> nn.Module:
+        torch.manual_seed(seed)
+        module = nn.Module()
+        module.p = nn.Parameter(torch.randn(3, dtype=torch.cfloat).conj())
+        return module
+
+    first, second = model(1), model(2)
+    with checkpointer(tmp_path, model=first) as saver:
+        saver.save(1)
+    with checkpointer(tmp_path, model=second) as loader:
+        loader.resume()
+    assert torch.equal(first.p, second.p)

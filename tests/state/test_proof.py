@@ -203,3 +203,63 @@ def test_containers_of_a_task_grow_and_shrink(tmp_path: Path) -> None:
         held = load(tmp_path, parts(task=Notes(before)))
         assert held["task"].value["a"] == [1, 2, 3]
         assert torch.equal(held["task"].value["t"], torch.ones(2))
+
+
+class Copies(nn.Linear):
+    """Hands out copies of its weights: filling them would change nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.register_state_dict_post_hook(
+            lambda module, held, prefix, meta: held.update({key: value.clone() for key, value in held.items()})
+        )
+
+
+def drop_bias(held: dict[str, Any], prefix: str) -> None:
+    del held[prefix + "bias"]
+
+
+class Drops(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(2, 2)
+        self.register_state_dict_post_hook(lambda module, held, prefix, meta: drop_bias(held, prefix))
+
+
+@pytest.mark.parametrize(("model", "words"), [(Copies, "weight in the model's state_dict"), (Drops, "parameter bias")])
+def test_a_module_that_does_not_hand_out_its_weights_is_refused(tmp_path: Path, model: Any, words: str) -> None:
+    with checkpointer(tmp_path, {"model": model()}) as saver, pytest.raises(keepstep.StateError, match=words):
+        saver.resume()
+
+
+def test_a_damaged_older_checkpoint_does_not_stop_the_newest(tmp_path: Path) -> None:
+    held = parts(steps=1)
+    with checkpointer(tmp_path, held) as saver:
+        saver.save(5)
+        saver.save(10)
+    path = tmp_path / "save-5" / ".metadata"
+    good = path.read_bytes()
+    for place in range(2, len(good), len(good) // 40):
+        path.write_bytes(good[:place] + bytes([good[place] ^ 1]) + good[place + 1 :])
+        with checkpointer(tmp_path, parts()) as loader:
+            assert loader.resume() == 10
+
+
+def test_one_parameter_in_two_optimizers_is_refused(tmp_path: Path) -> None:
+    model = Net()
+    twice = [torch.optim.AdamW(model.parameters()), torch.optim.AdamW(model.parameters())]
+    with (
+        checkpointer(tmp_path, {"model": model, "optimizer": twice}) as saver,
+        pytest.raises(keepstep.StateError, match="two optimizers hold this parameter"),
+    ):
+        saver.resume()
+
+
+def test_an_optimizer_that_was_given_names_may_be_given_them_in_another_order(tmp_path: Path) -> None:
+    def named(*, turned: bool) -> dict[str, Any]:
+        model = Net()
+        order = list(model.named_parameters())
+        return {"model": model, "optimizer": torch.optim.AdamW(order[::-1] if turned else order)}
+
+    save(tmp_path, named(turned=False))
+    held = load(tmp_path, named(turned=True))
+    assert held["optimizer"].param_groups[0]["param_names"][-1] == "embed.weight"

@@ -11,12 +11,17 @@ from pathlib import Path
 import torch
 
 from keepstep.checkpoint.save import STEP_KEY
-from keepstep.dcp.metadata import read_metadata, stored_keys
 from keepstep.dcp.reader import fill, read_trees, verify_rest
-from keepstep.dcp.source import DamageFoundError, Source
+from keepstep.dcp.source import DamageFoundError, Source, open_source
 from keepstep.dist.agree import agreed
 from keepstep.dist.world import World, host_name
-from keepstep.errors import CheckpointNotFoundError, CouldNotLookError, DamagedCheckpointError, ResumeError
+from keepstep.errors import (
+    CheckpointNotFoundError,
+    CouldNotLookError,
+    DamagedCheckpointError,
+    ResumeError,
+    StateMismatchError,
+)
 from keepstep.plan import layout
 from keepstep.plan.blocks import rest, share_out
 from keepstep.plan.resume import Condition, Found, ResumeDecision, Start, decide
@@ -107,19 +112,28 @@ def resume(
             return Resumed(0, None)
         case Start.RESUME:
             pass
-    problems = []
+    problems: list[str] = []
     candidates = decision.candidates if requested is None else decision.candidates[:1]
     for number, step in enumerate(candidates):
         path = folder / layout.checkpoint_name(step)
         older = [folder / layout.checkpoint_name(other) for other in candidates[number + 1 :]]
-        damage, world_size = _load(path, components, world, older, optional)
+        try:
+            damage, world_size = _load(path, components, world, older, optional)
+        except StateMismatchError as error:
+            if not problems:
+                raise
+            text = f"{error} (But weights were partly overwritten before: {'. '.join(problems)})"
+            raise StateMismatchError(text.replace("; nothing was changed", "", 1)) from error
         if not damage:
             return Resumed(step, path, world_size)
         text = f"{path} is damaged: {damage[0]}" + (f" and {len(damage) - 1} more places" if len(damage) > 1 else "")
         problems.append(text)
         if older:
             _warn(world, f"{text}; trying the checkpoint before it")
-    raise DamagedCheckpointError(f"nothing good is left to resume from. {'. '.join(problems)}")
+    raise DamagedCheckpointError(
+        f"nothing good is left to resume from; weights in memory may be partly those of a damaged checkpoint. "
+        f"{'. '.join(problems)}"
+    )
 
 
 def _load(
@@ -183,8 +197,9 @@ def _keep(plan: LoadPlan, source: Source, older: Sequence[Path]) -> list[tuple[t
     """What is filled in place, and would not be filled again by every older checkpoint, as it is now."""
     in_all = set(plan.tensors)
     for path in older:
-        with contextlib.suppress(DamagedCheckpointError, OSError):  # one that cannot be read cannot be loaded either
-            in_all &= set(stored_keys(read_metadata(path)))
+        # One that is damaged cannot be loaded either; its metadata is compared with its digest before it is parsed.
+        with contextlib.suppress(DamagedCheckpointError, OSError), open_source(path) as source_before:
+            in_all &= set(source_before.stored())
     live = [plan.tensors[key] for key in set(plan.tensors) - in_all] if older else []
     return [(tensor, tensor.detach().clone()) for tensor in live]
 

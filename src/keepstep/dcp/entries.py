@@ -29,8 +29,8 @@ class Entry:
 
 
 def rank_key(key: str, rank: int) -> str:
-    """The key of a rank's own value of a buffer that differs between ranks. The main process's stays under `key`."""
-    return key if rank == 0 else f"buffers.rank_{rank}.{key}"
+    """The key of a rank's own value of a buffer that differs between ranks; the first holder's stays under `key`."""
+    return f"buffers.rank_{rank}.{key}"
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,7 @@ import torch
 from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 from torch.distributed.checkpoint.metadata import Metadata
 from torch.distributed.checkpoint.planner import SavePlan
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import DTensor
 
 from keepstep.dcp.digests import digest_tensor, digest_tree
 from keepstep.dcp.entries import Entry, Scope, rank_key
@@ -30,13 +30,16 @@ class WritePlan:
     aliases: Mapping[str, Sequence[str]]
 
 
+# A key, and where in the whole tensor a shard of it begins.
+Place = tuple[str, tuple[int, ...]]
+
+
 @dataclass(frozen=True)
 class LocalPlan:
-    """What this rank could write: its items, and the digests of those that other ranks may hold too."""
+    """What this rank could write; other ranks may hold some of it too."""
 
     planner: DefaultSavePlanner
     plan: SavePlan
-    digests: dict[tuple[str, tuple[int, ...]], str]
     entries: Mapping[str, Entry]
     aliases: Mapping[str, str]
 
@@ -48,9 +51,7 @@ def plan_locally(entries: Mapping[str, Entry], world: World) -> LocalPlan:
     own = {key: entry for key, entry in own.items() if not entry.same_as}
     planner = DefaultSavePlanner(flatten_state_dict=False, flatten_sharded_tensors=False)
     planner.set_up_planner({key: entry.value for key, entry in own.items()}, is_coordinator=world.rank == 0)
-    return LocalPlan(
-        planner, planner.create_local_plan(), _replica_digests(own) if world.size > 1 else {}, own, aliases
-    )
+    return LocalPlan(planner, planner.create_local_plan(), own, aliases)
 
 
 def agree_plan(local: LocalPlan, world: World) -> WritePlan:
@@ -59,16 +60,20 @@ def agree_plan(local: LocalPlan, world: World) -> WritePlan:
     Raises:
         ReplicaMismatchError: on all ranks, when a value that must be the same on all of them is not.
     """
-    gathered = world.gather((local.plan, local.digests))
+    plans = world.gather(local.plan)
     aliases = {alias: key for own in world.gather(dict(local.aliases)) for alias, key in own.items()}
-    differing = _differing([digest for _, digest in gathered])
-    own = {key for key in differing if key in local.entries and local.entries[key].scope is Scope.BUFFER}
-    _refuse({key: ranks for key, ranks in differing.items() if key not in own})
-    if own:
-        local = plan_locally(_by_rank(local.entries, own, world.rank), world)
-        gathered = world.gather((local.plan, {}))
+    shared = _held_by_several(plans)
+    # What only some ranks hold they must not decide on alone: all see the digests, and which keys are buffers.
+    digests = world.gather(_digests(local.entries, shared))
+    differing = _differing(digests)
+    buffers = {key for own in digests for (key, _), (_, is_buffer) in own.items() if is_buffer} & set(differing)
+    _refuse({key: ranks for key, ranks in differing.items() if key not in buffers})
+    if buffers:
+        first = {key: min(rank for group in differing[key] for rank in group) for key in buffers}
+        local = plan_locally(_by_rank(local.entries, first, world.rank), world)
+        plans = world.gather(local.plan)
     planner = local.planner
-    plans, metadata = planner.create_global_plan([plan for plan, _ in gathered])
+    plans, metadata = planner.create_global_plan(plans)
     keys = metadata.state_dict_metadata
     aliases = {alias: key for alias, key in aliases.items() if key in keys and alias not in keys}
     keys.update({alias: keys[key] for alias, key in aliases.items()})
@@ -79,44 +84,49 @@ def agree_plan(local: LocalPlan, world: World) -> WritePlan:
     return WritePlan(planner, planner.finish_plan(plans[world.rank]), metadata, names)
 
 
-def _replica_digests(entries: Mapping[str, Entry]) -> dict[tuple[str, tuple[int, ...]], str]:
-    """Digest of every value that another rank may hold too, by key and offset of the shard."""
+def _held_by_several(plans: Sequence[SavePlan]) -> set[Place]:
+    """Places that more than one rank lists: one of them will be written, so all must be equal."""
+    counts: dict[Place, int] = {}
+    for plan in plans:
+        for place in {(item.index.fqn, tuple(item.index.offset or ())) for item in plan.items}:
+            counts[place] = counts.get(place, 0) + 1
+    return {place for place, count in counts.items() if count > 1}
+
+
+def _digests(entries: Mapping[str, Entry], shared: set[Place]) -> dict[Place, tuple[str, bool]]:
+    """Digest of every value that another rank holds too, and whether it is a buffer, by its place."""
     digests = {}
     for key, entry in entries.items():
         if entry.scope not in (Scope.EVERY_RANK, Scope.BUFFER):
             continue
-        value = entry.value
+        value, is_buffer = entry.value, entry.scope is Scope.BUFFER
         if isinstance(value, DTensor):
-            if _is_replicated(value):
-                for chunk in value.__create_chunk_list__():
-                    digests[key, tuple(chunk.offsets)] = digest_tensor(value.to_local())
-        elif isinstance(value, torch.Tensor):
-            digests[key, ()] = digest_tensor(value)
-        else:
-            digests[key, ()] = digest_tree(value)
+            for chunk in value.__create_chunk_list__():
+                if (key, tuple(chunk.offsets)) in shared:
+                    digests[key, tuple(chunk.offsets)] = digest_tensor(value.to_local()), is_buffer
+            continue
+        place = (key, (0,) * value.ndim if isinstance(value, torch.Tensor) else ())
+        if place in shared:
+            digest = digest_tensor(value) if isinstance(value, torch.Tensor) else digest_tree(value)
+            digests[place] = digest, is_buffer
     return digests
 
 
-def _is_replicated(tensor: DTensor) -> bool:
-    sizes = tensor.device_mesh.shape
-    return any(size > 1 and isinstance(p, Replicate) for size, p in zip(sizes, tensor.placements, strict=True))
-
-
-def _by_rank(entries: Mapping[str, Entry], differing: set[str], rank: int) -> dict[str, Entry]:
-    """The same entries, those that differ between ranks under keys of the rank's own."""
+def _by_rank(entries: Mapping[str, Entry], first: Mapping[str, int], rank: int) -> dict[str, Entry]:
+    """The same entries, buffers that differ under keys of the rank's own; those of the first holder keep their key."""
     return {
-        rank_key(key, rank) if key in differing else key: Entry(entry.value, Scope.ONE_RANK)
-        if key in differing
+        (key if first.get(key, rank) == rank else rank_key(key, rank)): Entry(entry.value, Scope.ONE_RANK)
+        if key in first
         else entry
         for key, entry in entries.items()
     }
 
 
-def _differing(digests: list[dict[tuple[str, tuple[int, ...]], str]]) -> dict[str, list[list[int]]]:
+def _differing(digests: list[dict[Place, tuple[str, bool]]]) -> dict[str, list[list[int]]]:
     """Keys whose value is not the same on all ranks that have it, with the ranks of each value."""
-    groups: dict[tuple[str, tuple[int, ...]], dict[str, list[int]]] = {}
+    groups: dict[Place, dict[str, list[int]]] = {}
     for rank, own in enumerate(digests):
-        for place, digest in own.items():
+        for place, (digest, _) in own.items():
             groups.setdefault(place, {}).setdefault(digest, []).append(rank)
     return {key: list(ranks.values()) for (key, _), ranks in groups.items() if len(ranks) > 1}
 

@@ -173,7 +173,8 @@ def _fill(file: VerifiedFile, piece: Piece, region: Box, target: torch.Tensor) -
     for span in spans(item.shape, region, gap=gap, longest=longest):
         part = _narrowed(target, Box(span.at, span.shape))
         begin = item.data + span.offset * size
-        if span.length == part.numel() and part.is_contiguous() and part.device.type == "cpu":
+        is_plain = part.device.type == "cpu" and part.is_contiguous() and not part.is_conj() and not part.is_neg()
+        if is_plain and span.length == part.numel():
             file.read_into(begin, bytes_of(part))
         else:
             part.copy_(_read_apart(file, begin, span, target.dtype))

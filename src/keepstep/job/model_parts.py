@@ -13,7 +13,7 @@ from keepstep.dist.mesh import MeshShape, Place, make_mesh
 from keepstep.dist.world import World
 from keepstep.job.parallel import parallelize, stage_modules, tensor_plan_of
 from keepstep.job.passes import Passes, PlainPasses
-from keepstep.job.pipeline import PipelinePasses, own_stages, refuse_ties
+from keepstep.job.pipeline import PipelinePasses, own_stages, refuse_stages
 from keepstep.plan.batching import Division
 from keepstep.state.names import named_tensors
 
@@ -28,8 +28,10 @@ class StageSet(nn.Module):
     def named_parameters(
         self, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
     ) -> Iterator[tuple[str, nn.Parameter]]:
+        seen: set[int] = set()
         for name, value in named_tensors(list(self.stages)):
-            if isinstance(value, nn.Parameter):
+            if isinstance(value, nn.Parameter) and not (remove_duplicate and id(value) in seen):
+                seen.add(id(value))
                 yield (f"{prefix}.{name}" if prefix else name), value
 
 
@@ -68,7 +70,7 @@ def divide_model(
         return ModelParts([one], one, PlainPasses(one, task, world, device), shape, place, mesh)
     count = shape.pipeline * trainer.pipeline.stages_per_rank
     all_stages = stage_modules(model, count)
-    refuse_ties(model, all_stages)
+    refuse_stages(model, all_stages)
     own = {number: all_stages[number] for number in own_stages(shape, trainer.pipeline, place.pipeline)}
     own = {number: parallelize(stage, mesh, shape, plan) for number, stage in own.items()}
     passes = PipelinePasses(own, count, trainer.pipeline, task, division.accumulation, shape, mesh, device)

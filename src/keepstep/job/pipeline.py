@@ -1,5 +1,6 @@
 """Trains the stages of a pipeline, with the schedules of torch.distributed.pipelining."""
 
+import copy
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from keepstep.data.loader import MicroBatch
 from keepstep.dist.mesh import PIPELINE, MeshShape
 from keepstep.errors import ConfigError
 from keepstep.job.parallel import sync_gradients
-from keepstep.state.names import names_of
+from keepstep.state.names import named_tensors, names_of
 from keepstep.state.rng import untouched_random_states
 
 
@@ -24,11 +25,28 @@ def own_stages(shape: MeshShape, config: PipelineConfig, place: int) -> list[int
     return [place + round_ * shape.pipeline for round_ in range(config.stages_per_rank)]
 
 
-def refuse_ties(whole: nn.Module, stages: Sequence[nn.Module]) -> None:
-    """Refuse weights that are tied across stages: each stage would train its own. Raises ConfigError."""
-    stage_of = {name: number for number, stage in enumerate(stages) for name in names_of([stage]).values}
+def refuse_stages(whole: nn.Module, stages: Sequence[nn.Module]) -> None:
+    """Refuse stages that do not make up the model under its own names, or would train a tied weight apart.
+
+    Raises:
+        ConfigError: two stages share a name, a name is not the model's, or a tie reaches over stages.
+    """
+    stage_of: dict[str, int] = {}
+    for number, stage in enumerate(stages):
+        for name, _ in named_tensors([stage]):
+            if stage_of.setdefault(name, number) != number:
+                raise ConfigError(
+                    f"mesh.pipeline_parallel: stages {stage_of[name]} and {number} both hold the name {name}; each "
+                    "parameter keeps the name that it has in the whole model"
+                )
+    names = {name for name, _ in named_tensors([whole])}
+    odd = sorted(names ^ set(stage_of))
+    if odd:
+        raise ConfigError(
+            f"mesh.pipeline_parallel: the stages do not hold what the model does under the same names: {odd[0]}"
+        )
     for alias, name in names_of([whole]).aliases.items():
-        if stage_of.get(alias, stage_of.get(name)) != stage_of.get(name):
+        if stage_of[alias] != stage_of[name]:
             raise ConfigError(
                 f"mesh.pipeline_parallel: {alias} is tied to {name} in another stage; a pipeline would train them apart"
             )
@@ -107,11 +125,22 @@ class PipelinePasses:
         return losses
 
     def _try_out(self, batch: list[MicroBatch]) -> None:
-        buffers = [(buffer, buffer.clone()) for module in self._modules for buffer in module.buffers()]
+        buffers = [
+            (module, name, buffer, buffer.clone())
+            for stage in self._modules
+            for module in stage.modules()
+            for name, buffer in module._buffers.items()
+            if buffer is not None
+        ]
+        has_state = hasattr(self._task, "state_dict") and hasattr(self._task, "load_state_dict")
+        state = copy.deepcopy(self._task.state_dict()) if has_state else None
         with untouched_random_states():
             self._step(batch)
-        for module in self._modules:
-            module.zero_grad()
-        for buffer, before in buffers:
+        for stage in self._modules:
+            stage.zero_grad()
+        for module, name, buffer, before in buffers:
             buffer.copy_(before)
+            module._buffers[name] = buffer  # a module may have put another in its place
+        if has_state:
+            self._task.load_state_dict(state)
         self._tried = True

@@ -41,7 +41,13 @@ class FrozenRest:
         }
 
     def collect(self, values: Mapping[str, Any]) -> dict[str, Entry]:
-        """The digests of all that is left out. Raises StateError when some of it has changed since the first time."""
+        """The digests of all that is left out.
+
+        A parameter that has changed since the first look was trained in between, and is held from now on.
+
+        Raises:
+            StateError: a buffer has changed since then.
+        """
         held = self.held(values)
         entries, changed = {}, []
         for name, value in values.items():
@@ -51,11 +57,14 @@ class FrozenRest:
             before = self._digests.get(name)
             # Kernels write buffers (BatchNorm's statistics) without counting a version, so these are always read.
             is_as_before = isinstance(value, nn.Parameter) and before is not None and before[0] == mark
-            digest = before[1] if is_as_before and before is not None else _digest(value)
+            digest = before[1] if is_as_before and before is not None else digest_tensor(value)
             if before is not None and before[1] != digest:
+                if isinstance(value, nn.Parameter):
+                    self._trained.add(name)
+                    continue
                 changed.append(name)
             self._digests[name] = (mark, digest)
-            entries[f"{FROZEN}.{name}"] = Entry(digest)
+            entries[f"{FROZEN}.{name}"] = Entry(_digest(value))
         if changed:
             raise StateError(
                 f"{', '.join(changed[:_SHOWN])} changed while the job ran, and a trainable-only checkpoint does not "
@@ -70,9 +79,8 @@ class FrozenRest:
         }
         held = self.held(values)
         keys = under(FROZEN, stored)
-        wanted = {key for key in keys if (name := key.removeprefix(f"{FROZEN}.")) in values and name not in held}
-        request.trees |= wanted
-        request.exempt |= {key for key in keys if key.removeprefix(f"{FROZEN}.") in held}
+        # Also of one that is trained from now on: it begins with its base value, which must be the same.
+        request.trees |= {key for key in keys if key.removeprefix(f"{FROZEN}.") in values}
         request.missing += [
             f"{FROZEN}.{name} (the digest of a frozen weight)"
             for name, value in values.items()

@@ -179,7 +179,8 @@ def plan_load(
         problems.missing.extend(_without_optional(request.missing, optional))
         problems.differing.extend(request.differing)
         rank_prefix = f"{component.name}.rank_"
-        if any(key.startswith(rank_prefix) for key in (*request.trees, *request.tensors)):
+        own_by_rank = any(key.startswith(rank_prefix) for key in (*request.trees, *request.tensors))
+        if own_by_rank and component.name not in ("model", "optimizer"):
             exempt |= {key for key in stored if key.startswith(rank_prefix)}
     taken = set(plan.tensors) | plan.trees | exempt
     # Another name of what is taken is taken too.

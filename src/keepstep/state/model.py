@@ -45,16 +45,16 @@ class ModelComponent:
         self.only_trainable = only_trainable
         self._rank = rank
         self._rest = FrozenRest(with_buffers=with_buffers) if only_trainable else None
+        if self._rest is not None:
+            self._rest.held(self.names().values)  # what is trained now stays held when it is frozen later
 
     def collect(self) -> dict[str, Entry]:
-        entries: dict[str, Entry] = {}
         names = self.names()
+        entries = self._rest.collect(names.values) if self._rest is not None else {}
         held = self._held(names)
         for alias, name in names.aliases.items():
             if name in held:
                 entries[f"{self.name}.{alias}"] = Entry(None, same_as=f"{self.name}.{name}")
-        if self._rest is not None:
-            entries |= self._rest.collect(names.values)
         for name, value in held.items():
             key = f"{self.name}.{name}"
             if isinstance(value, torch.Tensor) and not _is_extra(name):

@@ -65,6 +65,23 @@ def named_tensors(models: Iterable[nn.Module]) -> Iterator[tuple[str, torch.Tens
             yield clean, value
 
 
+def _refuse_copies(model: nn.Module) -> None:
+    """Refuse a module whose state_dict holds other tensors than those it computes with: filling them changes nothing.
+
+    Raises:
+        StateError: names the first.
+    """
+    live = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
+    held = model.state_dict(keep_vars=True)
+    for name, value in held.items():
+        if isinstance(value, torch.Tensor) and id(value) not in live and not name.endswith("_extra_state"):
+            raise StateError(f"{name} in the model's state_dict is a copy or made by a hook; it could not be restored")
+    found = {id(value) for value in held.values()}
+    for name, parameter in model.named_parameters():
+        if id(parameter) not in found:
+            raise StateError(f"the parameter {name} is not in the model's state_dict, so it would not be saved")
+
+
 @dataclass(frozen=True)
 class Names:
     """What the models hold, each thing once.
@@ -108,6 +125,7 @@ def names_of(models: Sequence[nn.Module], tied: Mapping[str, str] | None = None)
     parameters: dict[nn.Parameter, str] = {}
     for model in models:
         inner = unwrapped(model)
+        _refuse_copies(inner)
         for name, parameter in inner.named_parameters(remove_duplicate=False):
             clean = clean_name(inner, name)
             parameters.setdefault(parameter, aliases.get(clean, clean))

@@ -9,7 +9,7 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from keepstep.dcp.entries import Entry, Stored
-from keepstep.errors import StateError, StateMismatchError
+from keepstep.errors import StateError, StateMismatchError, UnsupportedStateError
 from keepstep.state.codec import decode, encode, tensor_keys
 from keepstep.state.component import LoadRequest, under
 from keepstep.state.frozen import FROZEN
@@ -22,6 +22,8 @@ NamesOf = Callable[[], Names]
 
 # How a step is computed, and not what: it depends on the device and the layout, so the present ones count.
 _HOW = frozenset({"foreach", "fused", "capturable", "differentiable"})
+# Which parameters a group holds; they have names of their own here.
+_NAMING = frozenset({"params", "param_names"})
 _SHOWN = 8
 # Options of a parameter group that learning-rate schedulers set.
 _SET_BY_SCHEDULERS = frozenset({"lr", "initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum"})
@@ -55,17 +57,27 @@ class OptimizerComponent:
         for optimizer, group, parameter, fqn in self._parameters():
             own: dict[str, Entry] = {}
             slots = optimizer.state.get(parameter, {})
+            odd = [slot for slot in slots if not isinstance(slot, str)]
+            if odd:
+                raise UnsupportedStateError(f"{self.name}.state.{fqn} has the slot {odd[0]!r}; names must be text")
             self._put(own, f"{self.name}.slots.{fqn}", sorted(map(str, slots)))
             for slot, value in slots.items():
                 self._put(own, f"{self.name}.state.{fqn}.{slot}", value)
             for option, value in group.items():
-                if option != "params":
+                if option not in _NAMING:
                     self._put(own, f"{self.name}.param_groups.{fqn}.{option}", value)
+            for clash in own.keys() & entries.keys():
+                raise StateError(f"{clash} would be stored twice: two optimizers hold this parameter")
             entries |= own
             for alias in names.names_of(fqn):
-                for key in own:
-                    entries[_renamed(key, fqn, alias)] = Entry(None, same_as=key)
+                entries |= {self._renamed(key, fqn, alias): Entry(None, same_as=key) for key in own}
         return entries
+
+    def _renamed(self, key: str, name: str, other: str) -> str:
+        """The same key of another parameter: `optimizer.<part>.<name>` with what follows."""
+        part = key.removeprefix(f"{self.name}.").split(".")[0]
+        prefix = f"{self.name}.{part}."
+        return f"{prefix}{other}{key.removeprefix(prefix + name)}"
 
     def request(self, stored: Mapping[str, Stored]) -> LoadRequest:
         request = LoadRequest()
@@ -84,7 +96,7 @@ class OptimizerComponent:
                 request.trees.add(slots_key)
             else:
                 request.missing.append(f"{slots_key} (which moments there are)")
-            saved, present = set(options[fqn]), set(group) - {"params"}
+            saved, present = set(options[fqn]), set(group) - _NAMING
             if saved - present - _SET_BY_SCHEDULERS and present - saved - _SET_BY_SCHEDULERS:
                 raise StateMismatchError(
                     f"the optimizer of {fqn} was of another kind when this was saved: it had the options "
@@ -171,10 +183,12 @@ class OptimizerComponent:
     def _put(self, entries: dict[str, Entry], key: str, value: Any) -> None:
         tensors: dict[str, torch.Tensor] = {}
         tree = encode(value, key, tensors)
-        for name, tensor in tensors.items():
-            entries[name] = Entry(tensor.detach())
+        new = {name: Entry(tensor.detach()) for name, tensor in tensors.items()}
         if key not in tensors:
-            entries[key] = Entry(tree)
+            new[key] = Entry(tree)
+        for clash in new.keys() & entries.keys():
+            raise UnsupportedStateError(f"two values would be stored under the name {clash}")
+        entries |= new
 
     def _parameters(self) -> Iterator[tuple[torch.optim.Optimizer, dict[str, Any], nn.Parameter, str]]:
         names = self._names_of().parameters
@@ -191,12 +205,6 @@ class OptimizerComponent:
                             f"{tuple(parameter.shape)}) belongs to no registered model; pass its module as model="
                         )
                     yield optimizer, group, parameter, names[parameter]
-
-
-def _renamed(key: str, name: str, other: str) -> str:
-    """The same key of another parameter: `optimizer.<part>.<name>` with what follows."""
-    head, rest = key.split(f".{name}", 1)
-    return f"{head}.{other}{rest}"
 
 
 def _grouped(keys: Mapping[str, Any], prefix: str, names: Any) -> dict[str, dict[str, str]]:

@@ -85,7 +85,7 @@ def request_state(prefix: str, stored: Mapping[str, Stored], inner: Stateful) ->
     """Ask for everything under a prefix; DTensors that the object holds now say how theirs are laid out."""
     request = LoadRequest()
     keys = under(prefix, stored)
-    if not keys:
+    if not keys or not {f"{prefix}.{_NAMES}", f"{prefix}.{_WHOLE}"} & keys.keys():
         request.missing.append(f"{prefix}.* (the state of a {type(inner).__name__})")
     templates: dict[str, Entry] = {}
     if any(what.is_tensor for what in keys.values()):
