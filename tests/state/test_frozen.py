@@ -6,8 +6,11 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import keepstep
+from tests.rig import forks
 
 
 class Net(nn.Module):
@@ -131,3 +134,53 @@ def test_buffers_that_change_are_refused_or_saved(tmp_path: Path) -> None:
         assert loader.resume() == 1
     for name, value in model.named_buffers():
         assert torch.equal(value, again.get_buffer(name)), name
+
+
+def sharded(shift: float = 0.0) -> dict[str, Any]:
+    """Two layers over all ranks, or plain on one; the first is frozen."""
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(5, 5), nn.Linear(5, 3))
+    model[0].requires_grad_(False)
+    with torch.no_grad():
+        model[0].weight[4, 4] += shift
+    if forks.world.size > 1:
+        fully_shard(model, mesh=init_device_mesh("cpu", (forks.world.size,)))
+    optimizer = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
+    return {"model": model, "optimizer": optimizer, "only_trainable_parameters": True}
+
+
+def resume(folder: Path, held: dict[str, Any]) -> int:
+    config = keepstep.CheckpointingConfig(save_dir=str(folder), period_steps=5)
+    state = keepstep.JobState(**held)
+    with keepstep.Checkpointer(config, state, world=forks.world, handle_signals=False) as checkpointer:
+        start = checkpointer.resume()
+        if not start:
+            checkpointer.save(5)
+        return start
+
+
+def test_the_base_is_compared_under_any_layout(tmp_path: Path) -> None:
+    assert forks.values(lambda: resume(tmp_path, sharded()), 2) == [0, 0]
+    assert forks.values(lambda: resume(tmp_path, sharded()), 4) == [5] * 4
+    assert resume(tmp_path, sharded()) == 5
+    for ranks in (1, 2):
+        ended = forks.run(lambda: resume(tmp_path, sharded(0.5)), ranks)
+        assert all("frozen weights are others" in str(end.error) for end in ended)
+        assert all("0.weight" in str(end.error) for end in ended)
+
+
+def test_a_sharded_weight_that_was_trained_between_two_saves_is_held(tmp_path: Path) -> None:
+    def work() -> bool:
+        held = sharded()
+        config = keepstep.CheckpointingConfig(save_dir=str(tmp_path), period_steps=5)
+        state = keepstep.JobState(**held)
+        with keepstep.Checkpointer(config, state, world=forks.world, handle_signals=False) as checkpointer:
+            checkpointer.resume()
+            with torch.no_grad():
+                held["model"][0].weight.add_(9)
+            checkpointer.save(5)
+        again = sharded()
+        resume(tmp_path, again)
+        return torch.equal(again["model"][0].weight.full_tensor(), held["model"][0].weight.full_tensor())
+
+    assert all(forks.values(work, 2))

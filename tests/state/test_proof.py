@@ -88,7 +88,13 @@ def test_an_extra_key_is_named(tmp_path: Path) -> None:
 
 def test_a_renamed_layer_is_named_on_both_sides(tmp_path: Path) -> None:
     save(tmp_path, parts(steps=1))
-    refused(tmp_path, parts(Net(second="other")), "not in the checkpoint: model.other.weight", "model.second.weight")
+    refused(
+        tmp_path,
+        parts(Net(second="other")),
+        "not in the checkpoint: model.other.weight",
+        "model.second.weight",
+        "renamed",
+    )
 
 
 def test_entries_that_lie_where_others_do_are_damage(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from keepstep.plan.schedule import is_save_due
 from keepstep.provenance.record import RunFacts, collect
 from keepstep.state.job_state import JobState
 from keepstep.state.job_state import collect as collect_state
+from keepstep.state.model import ModelComponent
 from keepstep.storage.local import make_folders
 from keepstep.storage.survey import survey
 
@@ -90,6 +91,7 @@ class Checkpointer:
         """
         if self._handle_signals:
             self._notice.install()
+        self._prepare()
         outcome = resume(self.folder, self._components, self._world, step, self._optional)
         self._last_step = outcome.step or None
         self._resumed = True
@@ -146,7 +148,14 @@ class Checkpointer:
             probe.leave()
         return False
 
+    def _prepare(self) -> None:
+        """Let parts meet that must: here no rank has failed, and all of them come by."""
+        for component in self._components:
+            if isinstance(component, ModelComponent):
+                component.prepare()
+
     def _save(self, step: int) -> bool:
+        self._prepare()
         attempt, record = self._agree_attempt(), self._run_record()
         request = SaveRequest(self.folder, step, attempt, self._last_step, self._resumed, record)
         save(request, self._components, self._world)

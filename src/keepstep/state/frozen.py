@@ -5,14 +5,14 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.distributed.tensor import DTensor, Replicate
+from torch.distributed.tensor import DTensor
 
 from keepstep.dcp.digests import digest_tensor
 from keepstep.dcp.entries import Entry, Stored
 from keepstep.errors import StateError, StateMismatchError
 from keepstep.state.component import LoadRequest, under
 
-# `frozen.<fqn>`: the digest of a weight that the checkpoint does not hold; empty for one that is sharded.
+# `frozen.<fqn>`: the digest of a weight that the checkpoint does not hold, the same under every layout.
 FROZEN = "frozen"
 _SHOWN = 4
 
@@ -30,6 +30,17 @@ class FrozenRest:
         self._with_buffers = with_buffers
         self._trained: set[str] = set()
         self._digests: dict[str, tuple[Any, str]] = {}
+        self._whole: dict[str, str] = {}
+
+    def prepare(self, values: Mapping[str, Any]) -> None:
+        """Digest the frozen weights that are sharded. Collective: a digest that no layout changes needs the whole.
+
+        The ranks of a mesh hold the same names in the same order, so they meet in each.
+        """
+        held = self.held(values)
+        for name, value in values.items():
+            if name not in held and isinstance(value, DTensor) and name not in self._whole:
+                self._whole[name] = digest_tensor(value.full_tensor())
 
     def held(self, values: Mapping[str, Any]) -> dict[str, Any]:
         """What the checkpoint holds of these."""
@@ -64,7 +75,7 @@ class FrozenRest:
                     continue
                 changed.append(name)
             self._digests[name] = (mark, digest)
-            entries[f"{FROZEN}.{name}"] = Entry(_digest(value))
+            entries[f"{FROZEN}.{name}"] = Entry(self._digest(name, value))
         if changed:
             raise StateError(
                 f"{', '.join(changed[:_SHOWN])} changed while the job ran, and a trainable-only checkpoint does not "
@@ -92,7 +103,7 @@ class FrozenRest:
         changed = []
         for key in (key for key in trees if key.startswith(f"{FROZEN}.")):
             name = key.removeprefix(f"{FROZEN}.")
-            then, now = trees[key], _digest(values[name])
+            then, now = trees[key], self._digest(name, values[name])
             if then and now and then != now:
                 changed.append(name)
         if changed:
@@ -102,11 +113,6 @@ class FrozenRest:
                 "before resume()"
             )
 
-
-def _digest(value: torch.Tensor) -> str:
-    """A digest that does not depend on the layout; of a sharded weight none."""
-    if not isinstance(value, DTensor):
-        return digest_tensor(value)
-    sizes = value.device_mesh.shape
-    sharded = any(s > 1 and not isinstance(p, Replicate) for s, p in zip(sizes, value.placements, strict=True))
-    return "" if sharded else digest_tensor(value.to_local())
+    def _digest(self, name: str, value: torch.Tensor) -> str:
+        """Of the whole weight; empty for a sharded one that was not frozen when the ranks last met for it."""
+        return self._whole.get(name, "") if isinstance(value, DTensor) else digest_tensor(value)

@@ -237,6 +237,8 @@ def _mismatch_text(missing: list[str], differing: list[str], left: list[str]) ->
         if names:
             more = f", and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
             lines.append(f"{title}: {', '.join(names[:_SHOWN])}{more}.")
+    if missing and left:
+        lines.append("Was a part renamed? It is found under its old name only.")
     return " ".join(lines)
 
 

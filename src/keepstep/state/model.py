@@ -128,6 +128,11 @@ class ModelComponent:
                     owners.setdefault(path, module)
         return owners
 
+    def prepare(self) -> None:
+        """Digest what is frozen. Collective; called outside of phases that one rank may leave early."""
+        if self._rest is not None:
+            self._rest.prepare(self.names().values)
+
     def names(self) -> Names:
         """Everything in the stages by name."""
         return names_of(self.stages, self.tied)
