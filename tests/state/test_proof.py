@@ -269,3 +269,20 @@ def test_an_optimizer_that_was_given_names_may_be_given_them_in_another_order(tm
     save(tmp_path, named(turned=False))
     held = load(tmp_path, named(turned=True))
     assert held["optimizer"].param_groups[0]["param_names"][-1] == "embed.weight"
+
+
+def test_state_of_ranks_that_are_gone_is_not_dropped_without_a_word(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    def saves() -> None:
+        held = {"model": nn.Linear(1, 1), "task": keepstep.PerRank(Notes(forks.world.rank))}
+        with checkpointer(tmp_path, held) as saver:
+            torch.nn.init.zeros_(held["model"].weight)
+            torch.nn.init.zeros_(held["model"].bias)
+            saver.save(5)
+
+    forks.values(saves, 3)
+    notes = Notes(9)
+    load(tmp_path, {"model": nn.Linear(1, 1), "task": keepstep.PerRank(notes)})
+    assert notes.value == 0
+    assert "task: the state of rank 1, 2 is not taken, this job has 1 ranks" in caplog.text

@@ -107,7 +107,8 @@ class JobState:
             elif isinstance(part, LRScheduler):
                 parts.append(TorchSchedulerComponent(part))
             elif isinstance(part, PerRank):
-                parts.append(StatefulComponent(name, part.inner, f"{name}.rank_{world.rank}", Scope.ONE_RANK))
+                prefix = f"{name}.rank_{world.rank}"
+                parts.append(StatefulComponent(name, part.inner, prefix, Scope.ONE_RANK, world.size))
             else:
                 scope = Scope.MAIN if name == "tracker" else Scope.EVERY_RANK
                 parts.append(StatefulComponent(name, part, scope=scope))

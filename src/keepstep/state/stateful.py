@@ -1,5 +1,6 @@
 """Objects with `state_dict` and `load_state_dict`: scheduler, task, metrics, tracker, and data loaders."""
 
+import logging
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
@@ -9,6 +10,8 @@ from torch.distributed.tensor import DTensor
 from keepstep.dcp.entries import Entry, Scope, Stored
 from keepstep.state.codec import decode, encode
 from keepstep.state.component import LoadRequest, under
+
+logger = logging.getLogger("keepstep")
 
 # The key of a state that is not a dict with names for keys.
 _WHOLE = "__value__"
@@ -43,10 +46,19 @@ class StatefulComponent:
         inner: the object.
         prefix: where its keys lie; a prefix that names the rank makes the state the rank's own.
         scope: whose value counts.
+        ranks: of state of the rank's own, how many ranks there are.
     """
 
-    def __init__(self, name: str, inner: Stateful, prefix: str | None = None, scope: Scope = Scope.EVERY_RANK) -> None:
+    def __init__(
+        self,
+        name: str,
+        inner: Stateful,
+        prefix: str | None = None,
+        scope: Scope = Scope.EVERY_RANK,
+        ranks: int | None = None,
+    ) -> None:
         self.name = name
+        self._ranks = ranks
         self.inner = inner
         self._prefix = prefix or name
         self._scope = scope
@@ -55,6 +67,16 @@ class StatefulComponent:
         return collect_state(self.inner.state_dict(), self._prefix, self._scope)
 
     def request(self, stored: Mapping[str, Stored]) -> LoadRequest:
+        if self._ranks is not None and self._prefix == f"{self.name}.rank_0":
+            numbers = {key.split(".")[1].removeprefix("rank_") for key in under(self.name, stored)}
+            gone = sorted(int(number) for number in numbers if number.isdigit() and int(number) >= self._ranks)
+            if gone:
+                logger.warning(
+                    "%s: the state of rank %s is not taken, this job has %d ranks; what it held is lost to the run",
+                    self.name,
+                    ", ".join(map(str, gone)),
+                    self._ranks,
+                )
         return request_state(self._prefix, stored, self.inner)
 
     def check(self, trees: Mapping[str, Any]) -> None:
