@@ -3,6 +3,9 @@
 `exit_code` is what the command line returns for the error.
 """
 
+from functools import partial
+from typing import Any
+
 
 class KeepstepError(Exception):
     """The root of the tree: catch this to catch all of them."""
@@ -44,6 +47,10 @@ class RankFailedError(KeepstepError, RuntimeError):
         super().__init__(message)
         self.rank = rank
         self.phase = phase
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # An error is handed from process to process, as launchers and pools do it.
+        return partial(type(self), rank=self.rank, phase=self.phase), (str(self),), self.__dict__
 
 
 class SaveError(RankFailedError):

@@ -9,6 +9,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import keepstep
+from keepstep.dcp import plan as plan_module
 from tests.rig import forks
 
 
@@ -63,3 +64,25 @@ def test_buffers_that_only_some_ranks_hold_and_that_differ(tmp_path: Path) -> No
     with checkpointer(tmp_path, model=one) as loader:
         loader.resume()
     assert one["stage1"].running_mean[0] == 2.0
+
+
+def test_a_rank_that_fails_while_it_compares_is_named_on_all(tmp_path: Path) -> None:
+    def work() -> None:
+        model = nn.Linear(2, 2)
+        torch.nn.init.ones_(model.weight)
+        torch.nn.init.ones_(model.bias)
+        if forks.world.rank == 2:
+            plan_module.digest_tensor = broken
+        with checkpointer(tmp_path, model=model) as saver:
+            saver.save(5)
+
+    ended = forks.run(work, 4, seconds=30)
+    assert all(isinstance(end.error, keepstep.SaveError) for end in ended), [repr(end.error) for end in ended]
+    assert {str(end.error) for end in ended} == {str(ended[0].error)}
+    assert "rank 2 of 4" in str(ended[0].error)
+    assert "device lost" in str(ended[0].error)
+    assert not list(tmp_path.iterdir())
+
+
+def broken(tensor: torch.Tensor) -> str:
+    raise RuntimeError("device lost")

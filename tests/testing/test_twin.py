@@ -465,3 +465,11 @@ def test_ranks_in_sessions_of_their_own_end_too(tmp_path: Path) -> None:
     pid = (tmp_path / "pid").read_text()
     assert not Path(f"/proc/{pid}").exists() or "Z" in Path(f"/proc/{pid}/stat").read_text()
     assert time.monotonic() - begin < 25
+
+
+def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "stopped").mkdir()
+    (tmp_path / "stopped" / "mine").write_text("precious")
+    with pytest.raises(keepstep.TwinCheckError, match="no check's"):
+        twin_check(job(), folder=tmp_path, start_method="fork")
+    assert (tmp_path / "stopped" / "mine").read_text() == "precious"

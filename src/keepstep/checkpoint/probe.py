@@ -29,6 +29,7 @@ from keepstep.state.optimizer import OptimizerComponent
 from keepstep.state.rng import read_states
 
 VARIABLE = "KEEPSTEP_PROBE"
+_DEEPEST = 20
 
 _active: "Probe | None" = None
 
@@ -245,18 +246,24 @@ def _digest(value: Any) -> str:
     return digest.hexdigest()
 
 
-def _parts(value: Any) -> Iterator[bytes]:
-    """The bytes that make up a value. An object of an unknown kind counts by its attributes or its type alone."""
+def _parts(value: Any, depth: int = 0) -> Iterator[bytes]:
+    """The bytes that make up a value. An object of an unknown kind counts by its attributes or its type alone.
+
+    Objects may hold each other in a circle: deeper than `_DEEPEST` only the type counts.
+    """
+    if depth > _DEEPEST:
+        yield type(value).__qualname__.encode()
+        return
     if isinstance(value, torch.Tensor):
         yield digest_tensor(value).encode()
     elif isinstance(value, Mapping):
         for key, part in value.items():
             yield repr(key).encode()
-            yield from _parts(part)
+            yield from _parts(part, depth + 1)
     elif isinstance(value, list | tuple):
         yield f"{len(value)}:".encode()
         for part in value:
-            yield from _parts(part)
+            yield from _parts(part, depth + 1)
     elif isinstance(value, bool | int | float | str | bytes | None):
         yield repr(value).encode()
     elif hasattr(value, "tobytes"):
@@ -264,7 +271,7 @@ def _parts(value: Any) -> Iterator[bytes]:
     else:
         yield type(value).__qualname__.encode()
         if hasattr(value, "__dict__"):
-            yield from _parts(vars(value))
+            yield from _parts(vars(value), depth + 1)
 
 
 def _plain(value: Any) -> Any:

@@ -80,7 +80,7 @@ def save(request: SaveRequest, components: Sequence[Component], world: World) ->
             entries = collect(components)
             entries[STEP_KEY] = Entry(torch.tensor(request.step, dtype=torch.int64))
             local = plan_locally(entries, world)
-        plan = agree_plan(local, world)
+        plan = agree_plan(local, world, _phase(request, "comparing what several ranks hold"))
         with agreed(world, _phase(request, "writing shards"), SaveError):
             written = write_shards(request.temporary, plan, world.rank)
         shares = world.gather(written)

@@ -11,8 +11,9 @@ from torch.distributed.tensor import DTensor
 
 from keepstep.dcp.digests import digest_tensor, digest_tree
 from keepstep.dcp.entries import Entry, Scope, rank_key
+from keepstep.dist.agree import agreed
 from keepstep.dist.world import World
-from keepstep.errors import ReplicaMismatchError
+from keepstep.errors import ReplicaMismatchError, SaveError
 
 _SHOWN = 4
 
@@ -54,23 +55,32 @@ def plan_locally(entries: Mapping[str, Entry], world: World) -> LocalPlan:
     return LocalPlan(planner, planner.create_local_plan(), own, aliases)
 
 
-def agree_plan(local: LocalPlan, world: World) -> WritePlan:
+def agree_plan(local: LocalPlan, world: World, phase: str) -> WritePlan:
     """Agree on who writes what. Collective; from the same lists every rank comes to the same plan.
 
+    Args:
+        local: what this rank holds.
+        world: the ranks.
+        phase: what is done, for the error of a rank that fails.
+
     Raises:
+        SaveError: a rank failed while it compared.
         ReplicaMismatchError: on all ranks, when a value that must be the same on all of them is not.
     """
     plans = world.gather(local.plan)
     aliases = {alias: key for own in world.gather(dict(local.aliases)) for alias, key in own.items()}
     shared = _held_by_several(plans)
     # What only some ranks hold they must not decide on alone: all see the digests, and which keys are buffers.
-    digests = world.gather(_digests(local.entries, shared))
+    with agreed(world, phase, SaveError):
+        own = _digests(local.entries, shared)
+    digests = world.gather(own)
     differing = _differing(digests)
-    buffers = {key for own in digests for (key, _), (_, is_buffer) in own.items() if is_buffer} & set(differing)
+    buffers = {key for of_rank in digests for (key, _), (_, is_buffer) in of_rank.items() if is_buffer} & set(differing)
     _refuse({key: ranks for key, ranks in differing.items() if key not in buffers})
     if buffers:
         first = {key: min(rank for group in differing[key] for rank in group) for key in buffers}
-        local = plan_locally(_by_rank(local.entries, first, world.rank), world)
+        with agreed(world, phase, SaveError):
+            local = plan_locally(_by_rank(local.entries, first, world.rank), world)
         plans = world.gather(local.plan)
     planner = local.planner
     plans, metadata = planner.create_global_plan(plans)

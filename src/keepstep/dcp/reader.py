@@ -3,6 +3,7 @@
 import io
 import pickle
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from keepstep.storage.blocks import DamagedBlocksError, VerifiedFile
 from keepstep.storage.digest import BLOCK_SIZE
 from keepstep.storage.verify import Damage
 
-# What lies between two wanted rows is read with them if it is no more than a block.
+# Bytes that are read apart in one go, where they cannot be read to where they belong.
 _LONGEST = 32 * 1024 * 1024
 
 
@@ -51,10 +52,10 @@ def read_trees(source: Source, keys: Collection[str]) -> dict[str, Any]:
         UnsupportedStateError: a value that only general unpickling could read.
     """
     trees = {}
-    for key in sorted(keys, key=lambda key: _place(source.pieces[key][0])):
-        piece = source.pieces[key][0]
+    pieces = {key: source.piece_of(key) for key in keys}
+    for key, piece in sorted(pieces.items(), key=lambda one: _place(one[1])):
         data = bytearray(piece.item.length)
-        with _named_errors(source, piece.file) as file:
+        with _opened(source, piece.file) as file:
             file.read_into(piece.item.offset, memoryview(data))
         try:
             trees[key] = torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
@@ -79,7 +80,7 @@ def fill(source: Source, tensors: Mapping[str, torch.Tensor]) -> None:
     wanted = [one for key, tensor in {**tensors, **apart}.items() for one in _wanted(source, key, tensor)]
     with torch.no_grad():
         for piece, region, target in sorted(wanted, key=lambda one: _place(one[0])):
-            with _named_errors(source, piece.file) as file:
+            with _opened(source, piece.file) as file:
                 _fill(file, piece, region, target)
         for key, values in apart.items():
             _spread(key, values, tensors[key])
@@ -107,7 +108,7 @@ def _wanted(source: Source, key: str, tensor: torch.Tensor) -> Iterator[tuple[Pi
     """What this rank needs of a key: stored pieces, the region of each, and where it goes."""
     for box, part in _parts(tensor):
         found = 0
-        for piece in source.pieces[key]:
+        for piece in source.pieces.get(key, ()):
             stored = Box(piece.item.at, piece.item.shape)
             common = overlap(box, stored)
             if common is not None:
@@ -122,33 +123,21 @@ def _wanted(source: Source, key: str, tensor: torch.Tensor) -> Iterator[tuple[Pi
 def verify_rest(source: Source, runs: Sequence[tuple[str, int, int]]) -> None:
     """Compare blocks that nobody had a use for: (file, first, last) each. Raises as `fill`."""
     for name, first, last in runs:
-        with _named_errors(source, name) as file:
+        with _opened(source, name) as file:
             file.verify(first, last)
 
 
-class _named_errors:
-    """Opens a file of the source, and turns what goes wrong with it into errors that name it."""
-
-    def __init__(self, source: Source, name: str) -> None:
-        self._source, self._name = source, name
-
-    def __enter__(self) -> VerifiedFile:
-        try:
-            return self._source.open(self._name)
-        except FileNotFoundError:
-            raise DamageFoundError(Damage(self._name, "it is missing")) from None
-        except OSError as error:
-            raise CouldNotLookError(f"cannot read {self._path}: {error}") from error
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, DamagedBlocksError):
-            raise DamageFoundError(Damage(self._name, str(error))) from error
-        if isinstance(error, OSError) and not isinstance(error, CouldNotLookError):
-            raise CouldNotLookError(f"cannot read {self._path}: {error}") from error
-
-    @property
-    def _path(self) -> Path:
-        return self._source.folder / self._name
+@contextmanager
+def _opened(source: Source, name: str) -> Iterator[VerifiedFile]:
+    """A file of the source; what goes wrong with it becomes an error that names it."""
+    try:
+        yield source.open(name)
+    except FileNotFoundError:
+        raise DamageFoundError(Damage(name, "it is missing")) from None
+    except DamagedBlocksError as error:
+        raise DamageFoundError(Damage(name, str(error))) from error
+    except OSError as error:
+        raise CouldNotLookError(f"cannot read {source.folder / name}: {error}") from error
 
 
 def _place(piece: Piece) -> tuple[str, int]:
@@ -169,6 +158,7 @@ def _parts(tensor: torch.Tensor) -> Iterator[tuple[Box, torch.Tensor]]:
 
 def _fill(file: VerifiedFile, piece: Piece, region: Box, target: torch.Tensor) -> None:
     item, size = piece.item, target.element_size()
+    # What lies between two wanted rows is read with them if it is no more than a block.
     longest, gap = max(1, _LONGEST // size), BLOCK_SIZE // size
     for span in spans(item.shape, region, gap=gap, longest=longest):
         part = _narrowed(target, Box(span.at, span.shape))

@@ -62,6 +62,12 @@ class Source:
         """All keys with shape and dtype."""
         return stored_keys(self.metadata)
 
+    def piece_of(self, key: str) -> Piece:
+        """The one place of a value. Raises DamageFoundError when it has none."""
+        if key not in self.pieces:
+            raise DamageFoundError(Damage(layout.METADATA, f"{key} is listed and lies nowhere"))
+        return self.pieces[key][0]
+
     def open(self, name: str) -> VerifiedFile:
         """A shard file. It stays open until `close`."""
         if name not in self.files:

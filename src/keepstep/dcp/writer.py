@@ -37,10 +37,8 @@ def write_shards(folder: Path, plan: WritePlan, rank: int) -> Written:
         for item in plan.own.items:
             data, offset = plan.planner.resolve_data(item), file.size
             begin = _write_tensor(file, data) if isinstance(data, torch.Tensor) else file.write(data.getbuffer())
-            indexed, place = (
-                _indexed(item, offset, file.size - offset, begin),
-                _StorageInfo(name, offset, file.size - offset),
-            )
+            length = file.size - offset
+            indexed, place = _indexed(item, offset, length, begin), _StorageInfo(name, offset, length)
             for key in (item.index.fqn, *plan.aliases.get(item.index.fqn, ())):
                 items.append(replace(indexed, key=key))
                 written.places.append((replace(item.index, fqn=key), place))

@@ -15,7 +15,7 @@ _LOOKED_AT = 100
 
 
 class DamagedBlocksError(ValueError):
-    """Blocks of a file are not as they were written. `blocks` are their numbers; of a file that is too short, all."""
+    """Blocks of a file are not as they were written. `blocks` are the numbers of those that were looked at."""
 
     def __init__(self, file: IndexedFile, blocks: list[int], problem: str = "") -> None:
         keys = sorted({key for block in blocks[:_LOOKED_AT] for key in file.items_at(block)})

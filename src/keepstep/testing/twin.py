@@ -17,6 +17,7 @@ from keepstep.testing.runs import Runner
 logger = logging.getLogger("keepstep")
 
 _AFTER = 3
+_MARKER = ".keepstep-twin-check"
 
 
 @dataclass(frozen=True)
@@ -95,8 +96,7 @@ def twin_check(
         TwinCheckError: the job failed, took too long, or never told a Checkpointer of a step.
     """
     work = Path(folder) if folder is not None else Path(tempfile.mkdtemp(prefix="keepstep-twin-"))
-    work.mkdir(parents=True, exist_ok=True)
-    _clear(work)
+    _take_over(work)
     try:
         report = _Check(Runner(job, ranks, timeout, start_method), work, tuple(ignore)).run(stops)
     except TwinCheckError as error:
@@ -107,12 +107,18 @@ def twin_check(
     return replace(report, folder=str(work))
 
 
-def _clear(work: Path) -> None:
-    """Remove what an earlier check has left in its folder, and nothing else."""
-    for path in work.glob("run-*"):
-        path.unlink()
-    for name in ("whole", "stopped"):
-        shutil.rmtree(work / name, ignore_errors=True)
+def _take_over(work: Path) -> None:
+    """Make the folder a check's own: what an earlier check has left there goes, anything else is left and refused.
+
+    Raises:
+        TwinCheckError: something that is no check's lies there.
+    """
+    work.mkdir(parents=True, exist_ok=True)
+    if any(work.iterdir()) and not (work / _MARKER).is_file():
+        raise TwinCheckError(f"{work} holds something that is no check's; choose an empty folder")
+    for path in work.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
+    (work / _MARKER).touch()
 
 
 def _steps_in_epoch(trace: Trace) -> int | None:
