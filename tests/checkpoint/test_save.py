@@ -36,7 +36,7 @@ def test_a_checkpoint_holds_the_files_of_the_design_and_nothing_of_the_machine(t
     tiny.train(tiny.Tiny(str(tmp_path), total=5))
     folder = tmp_path / "tiny" / "save-5"
     assert sorted(os.listdir(folder)) == [".metadata", "__0.index", "__0_0.distcp", "manifest.json", "run.json"]
-    assert os.listdir(tmp_path / "tiny") == ["save-5"]
+    assert sorted(os.listdir(tmp_path / "tiny")) == ["save-5", "saves.jsonl"]
     for file in folder.iterdir():
         assert str(tmp_path).encode() not in file.read_bytes()
 
@@ -222,7 +222,7 @@ def test_leftovers_of_earlier_attempts_go_and_mix_with_nothing(tmp_path: Path) -
     (stale / "__3_0.distcp").write_text("old shard")
     with checkpointer(tmp_path) as saver:
         saver.save(5)
-    assert os.listdir(tmp_path / "run") == ["save-5"]
+    assert sorted(os.listdir(tmp_path / "run")) == ["save-5", "saves.jsonl"]
     manifest = json.loads((tmp_path / "run" / "save-5" / "manifest.json").read_text())
     assert manifest["attempt"] == 2
     assert "__3_0.distcp" not in manifest["files"]
@@ -243,25 +243,33 @@ class TestFailures:
         with pytest.raises(SaveError) as caught:
             saver.save(10)
         assert steps(tmp_path) == [5]
-        assert os.listdir(tmp_path / "run") == ["save-5"]
+        assert sorted(os.listdir(tmp_path / "run")) == ["save-5", "saves.jsonl"]
         return caught.value
 
-    @pytest.mark.parametrize("nth", range(1, 12))
+    @pytest.mark.parametrize("nth", range(1, 7))
     def test_the_disk_is_full_at_the_nth_write(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, nth: int) -> None:
         with checkpointer(tmp_path) as saver:
             saver.save(5)
             calls = 0
-            write = os.write
+            write, pwrite = os.write, os.pwrite
 
-            def full(descriptor: int, data: Any) -> int:
+            def count() -> None:
                 nonlocal calls
                 calls += 1
                 if calls == nth:
                     raise OSError(28, "No space left on device")
+
+            def full(descriptor: int, data: Any) -> int:
+                count()
                 return write(descriptor, data)
+
+            def full_at(descriptor: int, data: Any, offset: int) -> int:
+                count()
+                return pwrite(descriptor, data, offset)
 
             with monkeypatch.context() as patch:
                 patch.setattr(local.os, "write", full)
+                patch.setattr(local.os, "pwrite", full_at)
                 if nth > 5:  # a save of this size makes five writes
                     assert saver.save(10)
                     assert calls == 5
@@ -272,9 +280,7 @@ class TestFailures:
             assert saver.save(15)
         assert steps(tmp_path) == [5, 15]
 
-    @pytest.mark.parametrize(
-        "step_of_save", ["write_metadata", "write_shards", "publish", "record_text", "sync_folder"]
-    )
+    @pytest.mark.parametrize("step_of_save", ["write_file", "write_shard", "publish", "record_text", "sync_folder"])
     def test_any_step_fails(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step_of_save: str) -> None:
         with checkpointer(tmp_path) as saver:
             saver.save(5)
@@ -304,7 +310,7 @@ class TestFailures:
             task.state["bad"] = {"list": [object()]}
             with pytest.raises(UnsupportedStateError, match=r"task\.bad\.list\.0 is a builtins\.object"):
                 saver.save(10)
-        assert os.listdir(tmp_path / "run") == ["save-5"]
+        assert sorted(os.listdir(tmp_path / "run")) == ["save-5", "saves.jsonl"]
 
 
 def test_saving_draws_no_random_number_and_changes_nothing(tmp_path: Path) -> None:

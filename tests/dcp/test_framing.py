@@ -1,13 +1,15 @@
 """Frames that torch.load reads like torch.save's own."""
 
 import io
+import pickle
 
 import pytest
 import torch
 
 from keepstep.dcp.digests import bytes_of
-from keepstep.dcp.framing import ALIGNED_FROM, frame
-from keepstep.storage.digest import BLOCK_SIZE
+from keepstep.dcp.entries import Entry
+from keepstep.dcp.framing import ELEMENT, tensor_frame, tree_frame
+from keepstep.dcp.pickles import pickle_trees, unpickle_tree
 
 TENSORS = [
     torch.tensor(-0.0),
@@ -29,24 +31,49 @@ TENSORS = [
 
 
 @pytest.mark.parametrize("tensor", TENSORS, ids=lambda t: f"{t.dtype} {tuple(t.shape)} {t.stride()}")
-@pytest.mark.parametrize("offset", [0, 12345])
-def test_torch_loads_what_was_framed(tensor: torch.Tensor, offset: int) -> None:
+def test_torch_loads_what_was_framed(tensor: torch.Tensor) -> None:
     raw = bytes_of(tensor)
-    framed = frame(tensor.dtype, tensor.shape, len(raw), offset)
+    framed = tensor_frame(tensor.dtype, tuple(tensor.shape))
     archive = framed.head + bytes(raw) + framed.tail
     for only_weights in (True, False):
         back = torch.load(io.BytesIO(archive), weights_only=only_weights)
         assert (back.dtype, back.shape) == (tensor.dtype, tensor.shape)
         assert bytes_of(back) == raw
         assert back.is_contiguous()
-    around = len(archive) - len(raw)
-    assert around <= 700 if len(raw) < ALIGNED_FROM else around <= 700 + BLOCK_SIZE
-    if len(raw) >= ALIGNED_FROM:
-        assert (offset + len(framed.head)) % BLOCK_SIZE == 0
+    assert len(archive) - len(raw) <= 720
+    assert len(framed.head) % ELEMENT == 0
 
 
-def test_sizes_above_four_gigabytes_are_written_with_the_long_fields(tmp_path: object) -> None:
+TREES = [{"a": [1, 2.5, "x", b"\x00\xff", None, True]}, {}, list(range(1000)), "ünï", (1, (2, 3))]
+
+
+@pytest.mark.parametrize("tree", TREES, ids=lambda tree: str(tree)[:20])
+@pytest.mark.parametrize("spare", [0, 1, 5000, 60_000])
+def test_torch_loads_a_tree_from_a_slot_that_is_too_long_for_it(tree: object, spare: int) -> None:
+    data = pickle_trees({"tree": Entry(tree)})["tree"]
+    framed = tree_frame(len(data) + spare)
+    slot = data + bytes(spare)
+    for only_weights in (True, False):
+        assert torch.load(io.BytesIO(framed.head + slot + framed.tail), weights_only=only_weights) == tree
+    assert unpickle_tree(slot) == tree
+
+
+def test_sizes_above_four_gigabytes_are_written_with_the_long_fields() -> None:
     size = (1 << 32) + 4
-    framed = frame(torch.uint8, (size,), size, 0)
+    framed = tensor_frame(torch.uint8, (size,))
     assert b"PK\x06\x06" in framed.tail
     assert size.to_bytes(8, "little") in framed.head
+
+
+class Evil:
+    def __reduce__(self) -> tuple[object, ...]:
+        return print, ("code ran",)
+
+
+@pytest.mark.parametrize("data", [pickle.dumps(Evil()), pickle.dumps(b"x", 0).replace(b"latin1", b"rot13!"), b""])
+def test_a_pickle_that_asks_for_more_than_plain_values_is_refused(
+    data: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises((pickle.UnpicklingError, EOFError)):
+        unpickle_tree(data)
+    assert capsys.readouterr().out == ""

@@ -12,6 +12,7 @@ from torch import nn
 
 import keepstep
 from keepstep.checkpoint import save as save_module
+from keepstep.checkpoint import snapshot as snapshot_module
 from keepstep.dcp.metadata import read_metadata, stored_keys
 from keepstep.errors import (
     CheckpointNotFoundError,
@@ -147,27 +148,30 @@ def test_of_a_tracker_the_main_process_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("phase", "rank"),
     [
-        *((phase, rank) for phase in ("collect", "plan_locally", "write_shards") for rank in (0, 1, 3)),
-        *((phase, 0) for phase in ("_commit", "_prepare", "publish")),
+        *((phase, rank) for phase in ("snapshot.collect", "snapshot.pickle_trees") for rank in (0, 1, 3)),
+        *(("save.write_shard", rank) for rank in (0, 1, 3)),
+        *((phase, 0) for phase in ("save._commit", "save._prepare", "save.publish")),
     ],
 )
 def test_one_rank_fails_and_all_raise_the_same_error(tmp_path: Path, rank: int, phase: str) -> None:
     def work() -> tuple[str, int, list[int]]:
         saver = checkpointer(tmp_path, model=nn.Linear(2, 2))
         saver.save(5)
-        original = getattr(save_module, phase)
+        name, function = phase.split(".")
+        module = {"save": save_module, "snapshot": snapshot_module}[name]
+        original = getattr(module, function)
 
         def broken(*arguments: Any, **options: Any) -> Any:
             if forks.world.rank == rank:
                 raise OSError(5, "Input/output error")
             return original(*arguments, **options)
 
-        setattr(save_module, phase, broken)
+        setattr(module, function, broken)
         try:
             saver.save(10)
         except SaveError as error:
             message, failed = str(error), error.rank
-        setattr(save_module, phase, original)
+        setattr(module, function, original)
         dist.barrier()
         between = [c.found.step for c in survey(tmp_path).complete]
         dist.barrier()

@@ -72,7 +72,7 @@ def test_a_rank_that_fails_while_it_compares_is_named_on_all(tmp_path: Path) -> 
         torch.nn.init.ones_(model.weight)
         torch.nn.init.ones_(model.bias)
         if forks.world.rank == 2:
-            plan_module.digest_tensor = broken
+            plan_module.bytes_of = broken
         with checkpointer(tmp_path, model=model) as saver:
             saver.save(5)
 

@@ -8,12 +8,13 @@ from typing import Any
 
 from keepstep.checkpoint.probe import Probe, save_dir, settings_from_environment
 from keepstep.checkpoint.resume import Resumed, resume
-from keepstep.checkpoint.save import SaveRequest, apply_retention, save
+from keepstep.checkpoint.save import SaveRequest
+from keepstep.checkpoint.saver import Saver
 from keepstep.checkpoint.stop import StopNotice
 from keepstep.config.checkpointing import CheckpointingConfig
 from keepstep.dist.agree import agreed
 from keepstep.dist.world import World, current_world
-from keepstep.errors import ConfigError, SaveError
+from keepstep.errors import ConfigError, KeepstepError, SaveError
 from keepstep.plan.schedule import is_save_due
 from keepstep.provenance.record import RunFacts, collect
 from keepstep.state.job_state import JobState
@@ -71,6 +72,8 @@ class Checkpointer:
         self._facts = facts or RunFacts(run_name)
         self._record: Mapping[str, Any] | None = None
         self._attempt: int | None = None
+        self._saver = Saver(self._components, self._world, in_background=config.mode == "async" and not observed)
+        self._is_warm = False
         self._last_step: int | None = None
         self._resumed = False
         self._notice = StopNotice()
@@ -89,6 +92,7 @@ class Checkpointer:
             UnsupportedStateError: the registered state holds a value that cannot be stored.
             ResumeError, SaveError: a rank failed, or the folder cannot be made; the same error on all ranks.
         """
+        self.wait()
         if self._handle_signals:
             self._notice.install()
         self._prepare()
@@ -97,6 +101,7 @@ class Checkpointer:
         self._resumed = True
         if self.config.period_steps != "disable":
             self._try_out()
+            self._warm_up(outcome.step)
         self._log_start(outcome)
         if self._probe is not None:
             self._probe.started(outcome.step, self.total_steps)
@@ -112,20 +117,47 @@ class Checkpointer:
     def save_if_due(self, step: int) -> bool:
         """Save if the period asks for it at this step, or a stop was requested. Returns whether it saved.
 
-        Also the place where all ranks agree on a stop: call it after every step.
+        Also the place where all ranks agree on a stop, and hear how a save in the background ended: call it after
+        every step.
+
+        Raises:
+            SaveError: this save, or the one in the background, failed; the same on every rank at the same step.
         """
         if self._probe is not None:
             return self._observe(self._probe, step)
-        if any(self._world.gather(self._notice.noted is not None)):
+        told = self._world.gather((self._notice.noted is not None, self._saver.is_over))
+        is_over = all(over for _, over in told)
+        if is_over:
+            self.wait()
+        if any(stop for stop, _ in told):
             if not self.stop_requested and self._world.rank == 0:
                 logger.warning("stop requested: saving step %d and leaving", step)
             self.stop_requested = True
-        if is_save_due(step, self.total_steps, self.config.period_steps):
+        is_due = is_save_due(step, self.total_steps, self.config.period_steps)
+        if self.stop_requested:
+            saved = self.save(step)
+            self.wait()
+            return saved
+        if is_due and not is_over and self.config.when_busy == "skip" and step != self.total_steps:
+            self._saver.skip(self._request(step))
+            return False
+        if is_due:
             return self.save(step)
-        return self.save(step) if self.stop_requested else False
+        if not self._is_warm:
+            self._is_warm = True
+            self._warm_up(step)
+        return False
+
+    def _warm_up(self, step: int) -> None:
+        """Let the first save in the background cost what the others do. After the first step there are moments too."""
+        if self.config.mode == "async" and self.config.period_steps != "disable":
+            self._prepare()
+            self._saver.prepare(step)
 
     def save(self, step: int) -> bool:
         """Save now, whatever the period. Returns whether it saved: not when `disable` is set or the step is saved.
+
+        In async mode it returns when the state is copied; how the save ends is told by the next call, or by `wait`.
 
         Raises:
             SaveError: the same on every rank; nothing was committed, earlier checkpoints are untouched.
@@ -134,9 +166,10 @@ class Checkpointer:
             raise ValueError(f"step must not be negative, not {step}")
         if self._probe is not None:
             return self._observe(self._probe, step)
-        if self.config.period_steps == "disable" or step == self._last_step:
+        if self.config.period_steps == "disable":
             return False
-        return self._save(step)
+        self.wait()
+        return False if step == self._last_step else self._save(step)
 
     def _observe(self, probe: Probe, step: int) -> bool:
         """Under a twin check the check says when to save, and that the run ends there as in a crash."""
@@ -144,6 +177,7 @@ class Checkpointer:
         if probe.is_over(step):
             if step == probe.settings.stop:
                 self._save(step)
+                self.wait()
             self._world.gather(None)
             probe.leave()
         return False
@@ -156,22 +190,48 @@ class Checkpointer:
 
     def _save(self, step: int) -> bool:
         self._prepare()
-        attempt, record = self._agree_attempt(), self._run_record()
-        request = SaveRequest(self.folder, step, attempt, self._last_step, self._resumed, record)
-        save(request, self._components, self._world)
-        self._last_step = step
-        if self._world.rank == 0:
-            apply_retention(self.folder, self.config.num_to_keep, step, request.attempt)
-        self._world.gather(None)
+        self._saver.start(self._request(step))
+        self._note_saved()
         return True
 
+    def _request(self, step: int) -> SaveRequest:
+        return SaveRequest(
+            folder=self.folder,
+            step=step,
+            attempt=self._agree_attempt(),
+            parent=self._last_step,
+            resumed=self._resumed,
+            record=self._run_record(),
+            components=tuple(component.name for component in self._components),
+            num_to_keep=self.config.num_to_keep,
+        )
+
+    def _note_saved(self) -> None:
+        if self._saver.last_step is not None:
+            self._last_step = self._saver.last_step
+
     def wait(self) -> None:
-        """Wait for a save under way. A synchronous save is over when `save` returns."""
+        """Wait for a save under way; nothing to do when there is none.
+
+        Raises:
+            SaveError: it failed; nothing was committed.
+        """
+        try:
+            self._saver.wait()
+        finally:
+            self._note_saved()
 
     def close(self) -> None:
-        """Wait for a save under way and give the signals back. May be called twice."""
-        self.wait()
-        self._notice.restore()
+        """Wait for a save under way, and give signals and host buffers back. May be called twice.
+
+        Raises:
+            SaveError: the save failed.
+        """
+        try:
+            self.wait()
+        finally:
+            self._saver.release()
+            self._notice.restore()
 
     def __enter__(self) -> "Checkpointer":
         return self
@@ -179,7 +239,15 @@ class Checkpointer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        if error is None:
+            self.close()
+            return
+        # The error that ended the block is the one to be seen; other ranks may be gone.
+        self._saver.abandon()
+        try:
+            self.close()
+        except KeepstepError as second:
+            logger.error("besides, the save under way failed: %s", second)
 
     def _agree_attempt(self) -> int:
         if self._attempt is None:

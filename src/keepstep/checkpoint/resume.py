@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-from keepstep.checkpoint.save import STEP_KEY
+from keepstep.checkpoint.snapshot import STEP_KEY
 from keepstep.dcp.reader import fill, read_trees, verify_rest
 from keepstep.dcp.source import DamageFoundError, Source, open_source
 from keepstep.dist.agree import agreed

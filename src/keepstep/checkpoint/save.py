@@ -3,17 +3,15 @@
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from keepstep.dcp.entries import Entry
-from keepstep.dcp.plan import agree_plan, plan_locally
-from keepstep.dcp.writer import Written, write_file, write_metadata, write_shards
-from keepstep.dist.agree import agreed
+from keepstep.checkpoint.snapshot import Snapshot
+from keepstep.dcp.fragments import MetadataParts
+from keepstep.dcp.writer import Written, write_file, write_shard
+from keepstep.dist.agree import agreed, told_to_main
 from keepstep.dist.world import World
 from keepstep.errors import SaveError
 from keepstep.plan import layout
@@ -22,17 +20,13 @@ from keepstep.plan.manifest import to_text as manifest_text
 from keepstep.plan.resume import Condition
 from keepstep.plan.retention import plan_retention
 from keepstep.provenance.record import to_text as record_text
-from keepstep.state.component import Component
-from keepstep.state.job_state import collect
 from keepstep.storage.deletion import delete_checkpoint
 from keepstep.storage.digest import digest_of_bytes
 from keepstep.storage.local import exchange, make_folders, publish, remove_tree, sync_folder
 from keepstep.storage.survey import SurveyedCheckpoint, inspect, survey
+from keepstep.storage.writer import Writer
 
 logger = logging.getLogger("keepstep")
-
-# Keys of the checkpoint itself, which no component owns.
-STEP_KEY = "step"
 
 
 @dataclass(frozen=True)
@@ -46,6 +40,8 @@ class SaveRequest:
         parent: the step that this attempt resumed from or saved last.
         resumed: whether this attempt has looked for checkpoints and begun where they ended.
         record: the run record's fields; the main process's count.
+        components: names of the parts of the job's state.
+        num_to_keep: how many checkpoints remain; None keeps all.
     """
 
     folder: Path
@@ -54,6 +50,8 @@ class SaveRequest:
     parent: int | None
     resumed: bool
     record: Mapping[str, Any]
+    components: tuple[str, ...]
+    num_to_keep: int | None
 
     @property
     def temporary(self) -> Path:
@@ -64,47 +62,73 @@ class SaveRequest:
         return self.folder / layout.checkpoint_name(self.step)
 
 
-def save(request: SaveRequest, components: Sequence[Component], world: World) -> None:
-    """Write and commit one checkpoint. Collective; all ranks wait for each other before and after.
+@dataclass(frozen=True)
+class Saved:
+    """What a save did. `shares` (of each rank) is empty but on the main process.
+
+    Attributes:
+        seconds: writing and committing, on this rank.
+        commit_seconds: the part after the last rank had written.
+    """
+
+    step: int
+    shares: tuple[Written, ...]
+    seconds: float
+    commit_seconds: float
+
+
+def save(
+    request: SaveRequest,
+    snapshot: Snapshot,
+    world: World,
+    writer: Writer,
+    parts: MetadataParts,
+    alive: Callable[[], None] = lambda: None,
+) -> Saved:
+    """Write and commit a snapshot. All ranks take part, in the foreground or in the background (`world` tells how).
+
+    Args:
+        request: what is saved where.
+        snapshot: the state of all ranks at one step.
+        world: how the ranks meet.
+        writer: writes the shards.
+        parts: what the main process knows of the files' content from earlier saves.
+        alive: called while it goes on.
 
     Raises:
         SaveError: on every rank, naming the rank that failed. Nothing was committed.
     """
     started = time.monotonic()
-    _meet(request, world)
     try:
-        with agreed(world, _phase(request, "preparing"), SaveError):
+        with agreed(world, phase_of(request, "preparing"), SaveError):
             if world.rank == 0:
                 _prepare(request)
-        with agreed(world, _phase(request, "collecting the state"), SaveError):
-            entries = collect(components)
-            entries[STEP_KEY] = Entry(torch.tensor(request.step, dtype=torch.int64))
-            local = plan_locally(entries, world)
-        plan = agree_plan(local, world, _phase(request, "comparing what several ranks hold"))
-        with agreed(world, _phase(request, "writing shards"), SaveError):
-            written = write_shards(request.temporary, plan, world.rank)
-        shares = world.gather(written)
-        with agreed(world, _phase(request, "committing"), SaveError):
+
+        def write() -> Written:
+            written = write_shard(request.temporary, snapshot.image, writer, snapshot.fragment, alive)
+            return replace(written, seconds={"snapshot": snapshot.seconds, **written.seconds})
+
+        shares = told_to_main(world, phase_of(request, "writing shards"), write, SaveError)
+        committing = time.monotonic()
+        with agreed(world, phase_of(request, "committing"), SaveError):
             if world.rank == 0:
-                _commit(request, plan.metadata, shares, [c.name for c in components], world.size)
+                _commit(request, parts, shares, world.size)
     except BaseException:
         if world.rank == 0:
             _discard(request.temporary)
         raise
+    finally:
+        snapshot.image.release()
+    saved = Saved(request.step, tuple(shares), time.monotonic() - started, time.monotonic() - committing)
     if world.rank == 0:
-        size = sum(record.size for share in shares for record in share.files.values())
-        seconds = time.monotonic() - started
-        logger.info("saved step %d (%s, %.1f MB, %.2f s)", request.step, request.final, size / 1e6, seconds)
+        apply_retention(request.folder, request.num_to_keep, request.step, request.attempt)
+    # Nobody goes on before the folder is as it will be.
+    world.broadcast(None)
+    return saved
 
 
-def _meet(request: SaveRequest, world: World) -> None:
-    steps = world.gather(request.step)
-    if len(set(steps)) > 1:
-        at = ", ".join(f"rank {rank}: {step}" for rank, step in enumerate(steps))
-        raise SaveError(f"the ranks want to save different steps ({at})", rank=0, phase="meeting")
-
-
-def _phase(request: SaveRequest, what: str) -> str:
+def phase_of(request: SaveRequest, what: str) -> str:
+    """How an error names what was being done."""
     return f"saving step {request.step} to {request.final}: {what}"
 
 
@@ -133,18 +157,16 @@ def _is_of_an_abandoned_line(request: SaveRequest, checkpoint: SurveyedCheckpoin
     )
 
 
-def _commit(
-    request: SaveRequest, metadata: Any, shares: Sequence[Written], components: Sequence[str], world_size: int
-) -> None:
+def _commit(request: SaveRequest, parts: MetadataParts, shares: Sequence[Written], world_size: int) -> None:
     folder = request.temporary
     files: dict[str, FileRecord] = {}
     for share in shares:
         files |= share.files
-    places = [place for share in shares for place in share.places]
-    files[layout.METADATA] = write_metadata(folder, metadata, places)
+    metadata = parts.update([share.fragment for share in shares])
+    files[layout.METADATA] = write_file(folder / layout.METADATA, metadata)
     record = record_text(request.record, step=request.step, attempt=request.attempt, parent=request.parent)
     files[layout.RUN_RECORD] = write_file(folder / layout.RUN_RECORD, record.encode())
-    manifest = Manifest(request.step, request.attempt, world_size, tuple(components), files)
+    manifest = Manifest(request.step, request.attempt, world_size, request.components, files)
     write_file(folder / layout.MANIFEST, manifest_text(manifest, digest_of_bytes).encode())
     # Every name in the folder must be durable before the folder gets the name that makes it a checkpoint.
     sync_folder(folder)

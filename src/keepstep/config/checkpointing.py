@@ -29,8 +29,14 @@ class CheckpointingConfig(Section):
             `<save_dir>/save-<step>`. With several nodes it must lie on a file system that all of them see.
         period_steps: save every that many steps and at the last step; "last_step": only there; "disable": never.
         num_to_keep: how many checkpoints remain after a save; None keeps all.
+        mode: "sync": the job waits until a checkpoint is committed; "async": it goes on as soon as its state is copied
+            into host memory, which takes as many bytes a rank as its shard.
+        when_busy: what happens in async mode when a save comes due while one is under way: "wait" for it, or "skip"
+            the new one (never the last step's, nor that of a stop).
     """
 
     save_dir: Annotated[str, Field(min_length=1)]
     period_steps: Annotated[Period, BeforeValidator(_period)]
     num_to_keep: Annotated[int | None, BeforeValidator(_number_to_keep)] = None
+    mode: Literal["sync", "async"] = "sync"
+    when_busy: Literal["wait", "skip"] = "wait"

@@ -1,9 +1,9 @@
 """Fills tensors and returns Python trees: each rank reads its own parts, and every byte is compared."""
 
-import io
 import pickle
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,8 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from keepstep.dcp.digests import bytes_of
+from keepstep.dcp.pickles import unpickle_tree
+from keepstep.dcp.reads import Read, batches
 from keepstep.dcp.regions import Box, Span, overlap, spans
 from keepstep.dcp.source import DamageFoundError, Piece, Source, open_source
 from keepstep.errors import (
@@ -22,10 +24,13 @@ from keepstep.errors import (
 from keepstep.plan import layout
 from keepstep.storage.blocks import DamagedBlocksError, VerifiedFile
 from keepstep.storage.digest import BLOCK_SIZE
+from keepstep.storage.parallel import run_all
 from keepstep.storage.verify import Damage
 
 # Bytes that are read apart in one go, where they cannot be read to where they belong.
 _LONGEST = 32 * 1024 * 1024
+# Blocks that are verified in one go.
+_BLOCKS = 512
 
 
 def read(folder: Path, tensors: Mapping[str, torch.Tensor], trees: Collection[str]) -> dict[str, Any]:
@@ -53,13 +58,17 @@ def read_trees(source: Source, keys: Collection[str]) -> dict[str, Any]:
     """
     trees = {}
     pieces = {key: source.piece_of(key) for key in keys}
-    for key, piece in sorted(pieces.items(), key=lambda one: _place(one[1])):
-        data = bytearray(piece.item.length)
-        with _opened(source, piece.file) as file:
-            file.read_into(piece.item.offset, memoryview(data))
+    parts = []
+    buffers: dict[str, bytearray] = {}
+    for key, piece in pieces.items():
+        item = piece.item
+        buffers[key] = bytearray(item.offset + item.length - item.data)
+        parts.append(Read(piece.file, item.data, memoryview(buffers[key])))
+    read_parts(source, parts)
+    for key, data in buffers.items():
         try:
-            trees[key] = torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
-        except pickle.UnpicklingError as error:
+            trees[key] = unpickle_tree(data)
+        except (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, IndexError, KeyError) as error:
             raise UnsupportedStateError(f"{key} is no plain value, and nothing else is unpickled: {error}") from error
     return trees
 
@@ -79,11 +88,33 @@ def fill(source: Source, tensors: Mapping[str, torch.Tensor]) -> None:
     apart = {key: torch.empty(t.shape, dtype=t.dtype) for key, t in tensors.items() if _overlaps(t)}
     wanted = [one for key, tensor in {**tensors, **apart}.items() for one in _wanted(source, key, tensor)]
     with torch.no_grad():
-        for piece, region, target in sorted(wanted, key=lambda one: _place(one[0])):
-            with _opened(source, piece.file) as file:
-                _fill(file, piece, region, target)
+        read_parts(source, [read for piece, region, target in wanted for read in _reads(piece, region, target)])
         for key, values in apart.items():
             _spread(key, values, tensors[key])
+    for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
+        torch.cuda.synchronize(device)
+
+
+def read_parts(source: Source, reads: Sequence[Read]) -> None:
+    """Do all reads, on several threads. Raises as `fill`."""
+    by_file: dict[str, list[Read]] = {}
+    for read in reads:
+        by_file.setdefault(read.file, []).append(read)
+    jobs: list[Callable[[], None]] = []
+    for name, own in sorted(by_file.items()):
+        with _opened(source, name):  # in this thread, so that each is opened once
+            jobs += [partial(_do, source, name, batch) for batch in batches(own)]
+    run_all(jobs)
+
+
+def _do(source: Source, name: str, batch: Sequence[Read]) -> None:
+    with _opened(source, name) as file:
+        if batch[0].then is not None:
+            batch[0].then(file)
+        elif len(batch) == 1:
+            file.read_into(batch[0].offset, batch[0].target)
+        else:
+            file.read_many([(read.offset, read.target) for read in batch])
 
 
 def _overlaps(tensor: torch.Tensor) -> bool:
@@ -122,9 +153,16 @@ def _wanted(source: Source, key: str, tensor: torch.Tensor) -> Iterator[tuple[Pi
 
 def verify_rest(source: Source, runs: Sequence[tuple[str, int, int]]) -> None:
     """Compare blocks that nobody had a use for: (file, first, last) each. Raises as `fill`."""
-    for name, first, last in runs:
+
+    def verify(name: str, first: int, last: int) -> None:
         with _opened(source, name) as file:
             file.verify(first, last)
+
+    jobs: list[Callable[[], None]] = []
+    for name, first, last in runs:
+        with _opened(source, name):
+            jobs += [partial(verify, name, at, min(at + _BLOCKS, last)) for at in range(first, last, _BLOCKS)]
+    run_all(jobs)
 
 
 @contextmanager
@@ -140,10 +178,6 @@ def _opened(source: Source, name: str) -> Iterator[VerifiedFile]:
         raise CouldNotLookError(f"cannot read {source.folder / name}: {error}") from error
 
 
-def _place(piece: Piece) -> tuple[str, int]:
-    return piece.file, piece.item.offset
-
-
 def _parts(tensor: torch.Tensor) -> Iterator[tuple[Box, torch.Tensor]]:
     """This rank's parts of a tensor: their boxes in the whole, and the memory to fill."""
     if not isinstance(tensor, DTensor):
@@ -156,7 +190,8 @@ def _parts(tensor: torch.Tensor) -> Iterator[tuple[Box, torch.Tensor]]:
             yield box, local
 
 
-def _fill(file: VerifiedFile, piece: Piece, region: Box, target: torch.Tensor) -> None:
+def _reads(piece: Piece, region: Box, target: torch.Tensor) -> Iterator[Read]:
+    """What is to be read for a region of a stored piece."""
     item, size = piece.item, target.element_size()
     # What lies between two wanted rows is read with them if it is no more than a block.
     longest, gap = max(1, _LONGEST // size), BLOCK_SIZE // size
@@ -165,15 +200,17 @@ def _fill(file: VerifiedFile, piece: Piece, region: Box, target: torch.Tensor) -
         begin = item.data + span.offset * size
         is_plain = part.device.type == "cpu" and part.is_contiguous() and not part.is_conj() and not part.is_neg()
         if is_plain and span.length == part.numel():
-            file.read_into(begin, bytes_of(part))
+            yield Read(piece.file, begin, bytes_of(part))
         else:
-            part.copy_(_read_apart(file, begin, span, target.dtype))
+            yield Read(piece.file, begin, memoryview(b""), partial(_read_apart, begin, span, part))
 
 
-def _read_apart(file: VerifiedFile, begin: int, span: Span, dtype: torch.dtype) -> torch.Tensor:
-    raw = torch.empty(span.length, dtype=dtype)
+def _read_apart(begin: int, span: Span, part: torch.Tensor, file: VerifiedFile) -> None:
+    """Through memory of its own: rows with something between them, and devices (whose copies go on meanwhile)."""
+    raw = torch.empty(span.length, dtype=part.dtype, pin_memory=part.is_cuda)
     file.read_into(begin, bytes_of(raw))
-    return raw.as_strided(span.shape, span.strides)
+    with torch.no_grad():  # it belongs to the thread
+        part.copy_(raw.as_strided(span.shape, span.strides), non_blocking=True)
 
 
 def _narrowed(tensor: torch.Tensor, box: Box) -> torch.Tensor:

@@ -1,15 +1,20 @@
 """One rank's failure is every rank's failure: all raise the same error, which names the rank."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TypeVar
 
 from keepstep.dist.world import World, host_name
 from keepstep.errors import KeepstepError, RankFailedError
 
+T = TypeVar("T")
+
 
 @dataclass(frozen=True)
-class _Failure:
+class Failure:
+    """What went wrong on one rank, as it is told to the others."""
+
     text: str
     host: str
     exit_code: int
@@ -35,22 +40,73 @@ def agreed(world: World, phase: str, error_type: type[RankFailedError] = RankFai
         yield
     except Exception as error:  # noqa: BLE001 - it is raised below, on all ranks, with its cause
         problem = error
-    code = getattr(problem, "exit_code", 1)
-    failure = None if problem is None else _Failure(_describe(problem), host_name(), code)
-    failures = [(rank, found) for rank, found in enumerate(world.gather(failure)) if found is not None]
-    if not failures:
-        return
-    if isinstance(problem, KeepstepError) and not isinstance(problem, RankFailedError) and len(failures) == world.size:
-        raise problem
-    rank, first = failures[0]
-    where = f" on rank {rank} of {world.size} ({first.host})" if world.size > 1 else ""
-    others = f"; {len(failures) - 1} more ranks failed" if len(failures) > 1 else ""
+    _settle(world.gather(failure_of(problem)), problem, world, phase, error_type)
+
+
+def told_by_all(
+    world: World, phase: str, work: Callable[[], T], error_type: type[RankFailedError] = RankFailedError
+) -> list[T]:
+    """Run `work` on every rank and tell all what each got; errors as of `agreed`. One meeting does for both."""
+    problem: Exception | None = None
+    value: T | None = None
+    try:
+        value = work()
+    except Exception as error:  # noqa: BLE001 - it is raised below, on all ranks, with its cause
+        problem = error
+    told = world.gather((failure_of(problem), value))
+    _settle([failure for failure, _ in told], problem, world, phase, error_type)
+    return [value for _, value in told]  # type: ignore[misc]
+
+
+def told_to_main(
+    world: World, phase: str, work: Callable[[], T], error_type: type[RankFailedError] = RankFailedError
+) -> list[T]:
+    """Run `work` on every rank and tell the main process what each got; others get an empty list. Errors as before."""
+    problem: Exception | None = None
+    value: T | None = None
+    try:
+        value = work()
+    except Exception as error:  # noqa: BLE001 - it is raised below, on all ranks, with its cause
+        problem = error
+    told = world.to_main((failure_of(problem), value))
+    _settle(world.broadcast([failure for failure, _ in told]), problem, world, phase, error_type)
+    return [value for _, value in told]  # type: ignore[misc]
+
+
+def failure_of(problem: BaseException | None) -> Failure | None:
+    """An error in the form in which others hear of it."""
+    if problem is None:
+        return None
+    text = str(problem) if isinstance(problem, KeepstepError) else f"{type(problem).__name__}: {problem}"
+    return Failure(text, host_name(), getattr(problem, "exit_code", 1))
+
+
+def shared_error(
+    failures: Sequence[Failure | None], phase: str, error_type: type[RankFailedError]
+) -> RankFailedError | None:
+    """The one error that all ranks raise, given what each has to say. None when no rank failed."""
+    failed = [(rank, failure) for rank, failure in enumerate(failures) if failure is not None]
+    if not failed:
+        return None
+    rank, first = failed[0]
+    where = f" on rank {rank} of {len(failures)} ({first.host})" if len(failures) > 1 else ""
+    others = f"; {len(failed) - 1} more ranks failed" if len(failed) > 1 else ""
     shared = error_type(f"{phase} failed{where}: {first.text}{others}", rank=rank, phase=phase)
     shared.exit_code = first.exit_code
+    return shared
+
+
+def _settle(
+    failures: Sequence[Failure | None],
+    problem: Exception | None,
+    world: World,
+    phase: str,
+    error_type: type[RankFailedError],
+) -> None:
+    shared = shared_error(failures, phase, error_type)
+    if shared is None:
+        return
+    is_own = isinstance(problem, KeepstepError) and not isinstance(problem, RankFailedError)
+    if problem is not None and is_own and all(failure is not None for failure in failures):
+        raise problem
     raise shared from problem
-
-
-def _describe(error: Exception) -> str:
-    if isinstance(error, KeepstepError):
-        return str(error)
-    return f"{type(error).__name__}: {error}"

@@ -5,6 +5,9 @@ from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
 import torch.distributed as dist
+from torch.distributed.distributed_c10d import _get_default_store
+
+from keepstep.dist.mailbox import LocalMailbox, Mailbox, StoreMailbox
 
 T = TypeVar("T")
 # Ranks wait on this group while one of them exports or deletes; a rank that dies is noticed at once all the same.
@@ -28,6 +31,15 @@ class World(Protocol):
     def broadcast(self, value: T) -> T:
         """The main process's value on every rank."""
 
+    def to_main(self, value: T) -> list[T]:
+        """Every rank's value on the main process, in the order of ranks; an empty list elsewhere."""
+
+    def from_main(self, values: list[T]) -> T:
+        """To each rank the value that the main process has for it; what other ranks pass does not count."""
+
+    def mailbox(self, name: str) -> Mailbox:
+        """A place for messages between background threads; the ranks that give the same name share it. No collective."""
+
 
 class SingleWorld:
     """A job of one process."""
@@ -41,6 +53,15 @@ class SingleWorld:
     def broadcast(self, value: T) -> T:
         return value
 
+    def to_main(self, value: T) -> list[T]:
+        return [value]
+
+    def from_main(self, values: list[T]) -> T:
+        return values[0]
+
+    def mailbox(self, name: str) -> Mailbox:
+        return LocalMailbox()
+
 
 class GroupWorld:
     """A job under torch.distributed.
@@ -53,6 +74,8 @@ class GroupWorld:
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
         self._group = dist.new_group(backend="gloo", timeout=timeout)
+        # Held, so that the server in the main process outlives the process group as long as a save is under way.
+        self._store = _get_default_store()
 
     def gather(self, value: T) -> list[T]:
         values: list[Any] = [None] * self.size
@@ -63,6 +86,20 @@ class GroupWorld:
         box = [value]
         dist.broadcast_object_list(box, src=0, group=self._group)
         return box[0]
+
+    def to_main(self, value: T) -> list[T]:
+        values: list[Any] | None = [None] * self.size if self.rank == 0 else None
+        dist.gather_object(value, values, dst=0, group=self._group)
+        return values or []
+
+    def from_main(self, values: list[T]) -> T:
+        box: list[Any] = [None]
+        dist.scatter_object_list(box, values if self.rank == 0 else None, src=0, group=self._group)
+        own: T = box[0]
+        return own
+
+    def mailbox(self, name: str) -> Mailbox:
+        return StoreMailbox(self._store, name)
 
 
 def current_world(timeout: timedelta = DEFAULT_TIMEOUT) -> World:

@@ -1,13 +1,17 @@
 """Digests of bytes: xxh3-128 of every block; the digest of a file is the hash of its block digests."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 import xxhash
 
-BLOCK_SIZE = 8 * 1024
+# Large enough that a digest costs more than the call for it, small enough for slices of a tensor.
+BLOCK_SIZE = 16 * 1024
 DIGEST_SIZE = 16
 _READ_SIZE = 8 * 1024 * 1024
+_MANY = 8
+_digest: Callable[[Any], bytes] = xxhash.xxh3_128_digest
 
 
 def digest_of_bytes(data: bytes) -> str:
@@ -18,9 +22,17 @@ def digest_of_bytes(data: bytes) -> str:
 def block_digests(data: bytes | bytearray | memoryview) -> bytes:
     """The digests of the blocks of `data`, 16 bytes each, joined. The last block may be short."""
     view = memoryview(data)
-    return b"".join(
-        xxhash.xxh3_128_digest(view[begin : begin + BLOCK_SIZE]) for begin in range(0, len(view), BLOCK_SIZE)
-    )
+    if len(view) < _MANY * BLOCK_SIZE:
+        return b"".join(
+            xxhash.xxh3_128_digest(view[begin : begin + BLOCK_SIZE]) for begin in range(0, len(view), BLOCK_SIZE)
+        )
+    import numpy as np  # here, so that listing checkpoints needs no NumPy
+
+    whole = len(view) - len(view) % BLOCK_SIZE
+    # The loop runs in C: a loop in Python takes twice as long as the digests.
+    rows = np.frombuffer(view[:whole], np.uint8).reshape(-1, BLOCK_SIZE)
+    digests = b"".join(map(_digest, rows))
+    return digests + xxhash.xxh3_128_digest(view[whole:]) if whole < len(view) else digests
 
 
 def digest_of_blocks(digests: bytes) -> str:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from keepstep.plan import layout
 from keepstep.storage.digest import BLOCK_SIZE, DIGEST_SIZE
 
-_MAGIC = b"KSINDEX2"
+_MAGIC = b"KSINDEX3"
 _MAX_HEADER = 1 << 30
 
 
@@ -57,19 +57,24 @@ class IndexedFile:
 
 def to_bytes(files: Sequence[IndexedFile]) -> bytes:
     """The content of an index file."""
+    return header_of([(f.name, f.size, f.items) for f in files]) + b"".join(f.digests for f in files)
+
+
+def header_of(files: Sequence[tuple[str, int, Sequence[IndexItem]]]) -> bytes:
+    """All of an index file but the digests, which follow: name, size and items of each shard file."""
     header = {
         "block_size": BLOCK_SIZE,
         "files": [
             {
-                "name": f.name,
-                "size": f.size,
-                "items": [[i.key, i.offset, i.length, i.dtype, i.shape, i.at, i.data] for i in f.items],
+                "name": name,
+                "size": size,
+                "items": [[i.key, i.offset, i.length, i.dtype, i.shape, i.at, i.data] for i in items],
             }
-            for f in files
+            for name, size, items in files
         ],
     }
     text = json.dumps(header, separators=(",", ":")).encode()
-    return _MAGIC + len(text).to_bytes(4, "little") + text + b"".join(f.digests for f in files)
+    return _MAGIC + len(text).to_bytes(4, "little") + text
 
 
 def from_bytes(data: bytes) -> list[IndexedFile]:

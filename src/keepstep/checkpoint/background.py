@@ -1,0 +1,50 @@
+"""Saves that go on beside the training: one thread, one save at a time, and no outcome gets lost."""
+
+import logging
+import threading
+from collections.abc import Callable
+
+from keepstep.checkpoint.save import Saved
+
+logger = logging.getLogger("keepstep")
+
+
+class PendingSave:
+    """A save under way on a thread of its own.
+
+    The thread is no daemon: an interpreter that ends without `close()` waits for it, so that the last save is complete.
+
+    Args:
+        step: what is saved.
+        work: the save. It may raise; the error is kept until somebody asks.
+    """
+
+    def __init__(self, step: int, work: Callable[[], Saved]) -> None:
+        self.step = step
+        self._saved: Saved | None = None
+        self._error: BaseException | None = None
+        self._is_asked = False
+        self._thread = threading.Thread(target=self._run, args=(work,), name=f"keepstep-save-{step}")
+        self._thread.start()
+
+    @property
+    def is_over(self) -> bool:
+        return not self._thread.is_alive()
+
+    def result(self) -> Saved:
+        """Wait for the end. Raises what the save raised."""
+        self._thread.join()
+        self._is_asked = True
+        if self._error is not None:
+            raise self._error
+        assert self._saved is not None
+        return self._saved
+
+    def _run(self, work: Callable[[], Saved]) -> None:
+        try:
+            self._saved = work()
+        except BaseException as error:  # noqa: BLE001 - it is raised where the outcome is asked for
+            self._error = error
+            if not threading.main_thread().is_alive():
+                # Nobody is left to ask.
+                logger.error("the save of step %d failed while the process ended: %s", self.step, error)

@@ -1,0 +1,160 @@
+"""One save after the other: in the foreground, or each on a thread of its own."""
+
+import contextlib
+import logging
+import secrets
+from collections.abc import Callable, Iterator, Sequence
+
+from keepstep.checkpoint.background import PendingSave
+from keepstep.checkpoint.save import Saved, SaveRequest, phase_of, save
+from keepstep.checkpoint.snapshot import Snapshot, Snapshots
+from keepstep.dcp.fragments import MetadataParts
+from keepstep.dist.background import BackgroundWorld
+from keepstep.dist.mailbox import Mailbox
+from keepstep.dist.world import World, host_name
+from keepstep.plan.pace import straggler
+from keepstep.state.component import Component
+from keepstep.storage.priority import stand_back
+from keepstep.storage.save_log import SaveLog
+from keepstep.storage.writer import Writer
+
+logger = logging.getLogger("keepstep")
+
+# Seconds that a rank which ends by an error waits for others that may be gone.
+_IMPATIENCE = 15.0
+
+
+class Saver:
+    """Saves snapshots, at most one at a time.
+
+    Args:
+        components: the parts of the job.
+        world: the ranks.
+        in_background: the job goes on while its state is written, where memory allows that.
+    """
+
+    def __init__(self, components: Sequence[Component], world: World, *, in_background: bool) -> None:
+        self._world = world
+        self._snapshots = Snapshots(components, world, buffered=in_background)
+        self._parts = MetadataParts()
+        self._writer, self._background_writer = Writer(), Writer(begin_thread=stand_back)
+        self._pending: PendingSave | None = None
+        self._meeting: BackgroundWorld | None = None
+        self._hosts: list[str] = []
+        self._mailbox: Mailbox | None = None
+        self._number = 0
+        self.last_step: int | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether no save is under way on this rank."""
+        return self._pending is None or self._pending.is_over
+
+    def prepare(self, step: int) -> None:
+        """Plan and get memory before the first save is due, so that it costs no more than the others. Collective."""
+        self._snapshots.prepare(step, "preparing to save")
+
+    def start(self, request: SaveRequest) -> None:
+        """Take a snapshot and save it, or let it be saved. Collective; no save may be under way.
+
+        Raises:
+            SaveError: on every rank. Nothing was committed.
+        """
+        with self._noting_failures():
+            snapshot = self._snapshots.take(request.step, phase_of(request, "snapshot"))
+        if not self._hosts:
+            self._hosts = self._world.gather(host_name())
+        if snapshot.in_memory:
+            meeting = self._meeting = self._meet()
+            self._pending = PendingSave(request.step, lambda: self._save_in_background(request, snapshot, meeting))
+        else:
+            with self._noting_failures():
+                self.last_step = self._save(request, snapshot, self._world, self._writer).step
+
+    def skip(self, request: SaveRequest) -> None:
+        """Leave a save out since one is under way, visibly. The same decision on all ranks."""
+        if self._world.rank == 0:
+            logger.warning("step %d is not saved: the save of an earlier step is still under way", request.step)
+            SaveLog(request.folder).skipped(request.step, request.attempt)
+
+    def wait(self) -> None:
+        """Wait for the save under way, if there is one. Raises its error."""
+        if self._pending is None:
+            return
+        pending = self._pending
+        with self._noting_failures():
+            try:
+                self.last_step = pending.result().step
+            finally:
+                if pending.is_over:  # an interrupt may have ended the waiting, not the save
+                    self._pending = None
+
+    def abandon(self) -> None:
+        """This rank ends by an error: do not wait long for ranks that may be gone."""
+        if self._meeting is not None:
+            self._meeting.patience = min(self._meeting.patience, _IMPATIENCE)
+
+    def release(self) -> None:
+        """Give memory back. The next save takes it anew."""
+        if self._pending is None:
+            self._snapshots.release()
+
+    def _save(
+        self,
+        request: SaveRequest,
+        snapshot: Snapshot,
+        world: World,
+        writer: Writer,
+        alive: Callable[[], None] = lambda: None,
+    ) -> Saved:
+        saved = save(request, snapshot, world, writer, self._parts, alive)
+        if world.rank == 0:
+            self._tell(request, snapshot, saved)
+        return saved
+
+    def _save_in_background(self, request: SaveRequest, snapshot: Snapshot, meeting: BackgroundWorld) -> Saved:
+        stand_back()
+        return self._save(request, snapshot, meeting, self._background_writer, meeting.alive)
+
+    def _tell(self, request: SaveRequest, snapshot: Snapshot, saved: Saved) -> None:
+        size = sum(share.size for share in saved.shares)
+        slow = straggler([share.seconds["write"] + share.seconds["sync"] for share in saved.shares])
+        text = "" if slow is None else f"; rank {slow} ({self._hosts[slow]}) took longest to write"
+        logger.info(
+            "saved step %d (%s, %.1f MB, %.2f s, the job waited %.2f s%s)",
+            saved.step,
+            request.final,
+            size / 1e6,
+            snapshot.seconds + saved.seconds,
+            snapshot.seconds if snapshot.in_memory else snapshot.seconds + saved.seconds,
+            text,
+        )
+        SaveLog(request.folder).saved(
+            step=saved.step,
+            attempt=request.attempt,
+            mode="async" if snapshot.in_memory else "sync",
+            seconds=saved.seconds,
+            commit_seconds=saved.commit_seconds,
+            ranks=[
+                {"host": host, "bytes": share.size, **share.seconds}
+                for host, share in zip(self._hosts, saved.shares, strict=True)
+            ],
+            straggler=slow,
+        )
+
+    @contextlib.contextmanager
+    def _noting_failures(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._snapshots.forget_told()
+            raise
+
+    def _meet(self) -> BackgroundWorld:
+        """A meeting place of the background threads for one save."""
+        if self._mailbox is None:
+            self._mailbox = self._world.mailbox(self._world.broadcast(secrets.token_hex(8)))
+        if self._meeting is not None:
+            self._meeting.sweep()
+        self._number += 1
+        return BackgroundWorld(self._world.rank, self._world.size, self._mailbox, f"{self._number}/")
