@@ -24,6 +24,7 @@ from keepstep.errors import (
 if TYPE_CHECKING:
     from keepstep.checkpoint.checkpointer import Checkpointer
     from keepstep.config.checkpointing import CheckpointingConfig
+    from keepstep.dcp.foreign import load_dcp
     from keepstep.provenance.record import RunFacts
     from keepstep.state.codec import declare
     from keepstep.state.job_state import JobState
@@ -37,6 +38,7 @@ _LAZY = {
     "PerRank": "keepstep.state.stateful",
     "RunFacts": "keepstep.provenance.record",
     "declare": "keepstep.state.codec",
+    "load_dcp": "keepstep.dcp.foreign",
 }
 
 __all__ = [
@@ -61,6 +63,7 @@ __all__ = [
     "TwinCheckError",
     "UnsupportedStateError",
     "declare",
+    "load_dcp",
 ]
 
 

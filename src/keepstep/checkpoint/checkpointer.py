@@ -210,6 +210,11 @@ class Checkpointer:
         if self._saver.last_step is not None:
             self._last_step = self._saver.last_step
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether no save is under way on this rank."""
+        return self._saver.is_over
+
     def wait(self) -> None:
         """Wait for a save under way; nothing to do when there is none.
 

@@ -98,6 +98,8 @@ class Saver:
         """Give memory back. The next save takes it anew."""
         if self._pending is None:
             self._snapshots.release()
+            self._writer.release()
+            self._background_writer.release()
 
     def _save(
         self,

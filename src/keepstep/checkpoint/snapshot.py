@@ -11,11 +11,12 @@ import torch
 
 from keepstep.dcp.entries import Entry
 from keepstep.dcp.fragments import Fragment, fragment_of
-from keepstep.dcp.image import ShardImage
+from keepstep.dcp.image import LiveImage
 from keepstep.dcp.items import own_entries, signature
 from keepstep.dcp.pickles import pickle_trees
 from keepstep.dcp.plan import Plan, by_rank, differing_groups, group_digests, make_plan, settle_differences
 from keepstep.dcp.shard import Shard, lay_out
+from keepstep.dcp.staged import StagedImage
 from keepstep.dist.agree import agreed, told_by_all
 from keepstep.dist.world import World, host_name
 from keepstep.errors import SaveError
@@ -60,7 +61,7 @@ class Snapshot:
     """
 
     step: int
-    image: ShardImage
+    image: LiveImage
     fragment: Fragment | None
     in_memory: bool
     seconds: float
@@ -79,7 +80,7 @@ class Snapshots:
         self._components, self._world = components, world
         self._buffered = buffered
         self._plan: Plan | None = None
-        self._image: ShardImage | None = None
+        self._image: LiveImage | None = None
         self._buffer: PageBuffer | None = None
         self._renamed: dict[str, int] = {}
         self._is_told = False
@@ -180,7 +181,8 @@ class Snapshots:
         with agreed(self._world, f"{phase}: collecting the state", SaveError):
             if shard is not None:
                 self._image = None  # its memory goes before more is taken
-                self._image = ShardImage(shard, self._buffer_for(shard))
+                kind = StagedImage if self._buffered else LiveImage
+                self._image = kind(shard, self._buffer_for(shard))
                 self._is_told = False
             assert self._image is not None
             self._image.take(state.entries, state.pickles)

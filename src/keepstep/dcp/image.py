@@ -1,9 +1,8 @@
-"""The bytes of a shard file in memory: copied at the snapshot, or, while the job waits, read from the live tensors."""
+"""The bytes of a shard file to be, read from the live tensors while the job waits for the save."""
 
 import threading
 from bisect import bisect_right
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 import torch
@@ -15,122 +14,91 @@ from keepstep.dcp.shard import Placed, Shard
 from keepstep.storage.buffers import PageBuffer
 
 
-class ShardImage:
-    """What the small things of a shard file have in common with the large: frames that stay, payloads that change.
+class LiveImage:
+    """Small things are copied when the snapshot is taken, large ones read when they are written.
 
     Args:
         shard: the layout.
-        buffer: holds the packed part, or, if it is as large as the file, all of it.
+        buffer: holds the packed part; frames are written into it once and for all.
     """
+
+    # No digests are known before the bytes are read.
+    digests: bytes | None = None
 
     def __init__(self, shard: Shard, buffer: PageBuffer) -> None:
         self.shard = shard
         self.size = shard.size
         self.buffer = buffer
-        self._is_whole = buffer.size >= shard.size
         self._tensors: list[tuple[str, torch.Tensor]] = []
         self._trees: list[tuple[str, memoryview]] = []
-        self._live: Mapping[str, Entry] = {}
+        self._entries: Mapping[str, Entry] = {}
+        self._pickles: Mapping[str, bytes] = {}
         self._lock = threading.Lock()
         self._copies: dict[int, memoryview] = {}
-        self._pickles: Mapping[str, bytes] = {}
-        self._copied: torch.cuda.Event | None = None
         end = 0
-        for placed in shard.placed if self._is_whole else shard.small:
-            self._clear(end, placed.offset)
-            self._frame(placed)
+        for placed in shard.small:
+            clear(buffer, end, placed.offset)
+            payload = put_frame(buffer, placed)
             end = placed.offset + placed.length
-        self._clear(end, shard.size if self._is_whole else shard.packed)
+            if placed.item.dtype is None:
+                self._trees.append((placed.item.key, payload))
+            elif placed.size:
+                self._tensors.append((placed.item.key, as_tensor(placed, payload)))
+        clear(buffer, end, shard.packed)
         self._begins = [placed.offset for placed in shard.large]
-
-    def _clear(self, begin: int, end: int) -> None:
-        self.buffer.view[begin:end] = bytes(end - begin)
-
-    def _frame(self, placed: Placed) -> None:
-        view, end = self.buffer.view, placed.data + placed.size
-        view[placed.offset : placed.data] = placed.frame.head
-        view[end : end + len(placed.frame.tail)] = placed.frame.tail
-        item = placed.item
-        if item.dtype is None:
-            self._trees.append((item.key, view[placed.data : end]))
-        elif placed.size:
-            payload = torch.frombuffer(view[placed.data : end], dtype=torch.uint8)
-            self._tensors.append((item.key, payload.view(item.dtype).view(item.shape)))
 
     def fits(self, pickles: Mapping[str, bytes]) -> bool:
         """Whether every tree still fits its slot."""
         return all(len(pickles[one.item.key]) <= one.size for one in self.shard.trees)
 
     def take(self, entries: Mapping[str, Entry], pickles: Mapping[str, bytes]) -> None:
-        """Copy all values as they are now; what the buffer has no room for is read when it is written."""
-        values = [(payload, local_value(entries[key].value)) for key, payload in self._tensors]
+        """Take all values as they are now. Large tensors must not change before `release`."""
         with torch.no_grad():
-            for payload, value in values:
-                if not value.is_cuda:
-                    payload.copy_(value)
-            self._copied = _copy_from_device([pair for pair in values if pair[1].is_cuda])
+            for key, payload in self._tensors:
+                payload.copy_(local_value(entries[key].value))
         for key, slot in self._trees:
             data = pickles[key]
             slot[: len(data)] = data
             slot[len(data) :] = bytes(len(slot) - len(data))
-        self._live, self._pickles = ({}, {}) if self._is_whole else (entries, pickles)
+        self._entries, self._pickles = entries, pickles
 
     def await_copies(self) -> None:
-        """Wait until what comes from a device is here. Called before the first byte is read."""
-        if self._copied is not None:
-            self._copied.synchronize()
-            self._copied = None
+        """Nothing is under way."""
 
     def release(self) -> None:
-        """Let go of live tensors."""
-        self._live, self._pickles = {}, {}
+        """Let go of the live tensors."""
+        self._entries, self._pickles = {}, {}
         self._copies.clear()
 
     def view(self, begin: int, end: int) -> memoryview | None:
         """These bytes where they lie, if they lie in the buffer."""
-        return self.buffer.view[begin:end] if self._is_whole or end <= self.shard.packed else None
+        return self.buffer.view[begin:end] if end <= self.shard.packed else None
 
     def read(self, begin: int, target: memoryview) -> None:
         """Copy the bytes from `begin` on. Called by several threads."""
-        end = begin + len(target)
+        end, at = begin + len(target), begin
         if begin < self.shard.packed:
-            stop = min(end, self.shard.packed)
-            _copy(target, self.buffer.view[begin:stop], 0)
-        if end <= self.shard.packed:
-            return
-        at = max(begin, self.shard.packed)
-        for number in range(max(0, bisect_right(self._begins, at) - 1), len(self._begins)):
-            placed = self.shard.large[number]
+            at = min(end, self.shard.packed)
+            _copy(target, self.buffer.view[begin:at], 0)
+        first = max(0, bisect_right(self._begins, at) - 1)
+        for placed in self.shard.large[first:]:
             if placed.offset >= end:
                 break
-            at = self._gap(target, begin, at, min(placed.offset, end))
+            at = _gap(target, begin, at, min(placed.offset, end))
             stop = placed.data + placed.size
-            at = self._part(target, begin, at, end, placed.offset, memoryview(placed.frame.head))
+            at = _part(target, begin, at, placed.offset, memoryview(placed.frame.head))
             if at < min(end, stop):
-                at = self._part(target, begin, at, end, placed.data, self._bytes(placed))
-            at = self._part(target, begin, at, end, stop, memoryview(placed.frame.tail))
-            if at >= stop + len(placed.frame.tail):
+                at = _part(target, begin, at, placed.data, self._bytes(placed))
+            at = _part(target, begin, at, stop, memoryview(placed.frame.tail))
+            if at >= placed.offset + placed.length:
                 self._forget(placed)
-        self._gap(target, begin, at, end)
-
-    def _part(self, target: memoryview, begin: int, at: int, end: int, first: int, data: memoryview) -> int:
-        """Copy what of `data`, which lies at `first`, belongs between `at` and `end`. Returns where that ends."""
-        stop = min(end, first + len(data))
-        if at >= stop or stop <= first:
-            return at
-        _copy(target, data[at - first : stop - first], at - begin)
-        return stop
-
-    def _gap(self, target: memoryview, begin: int, at: int, end: int) -> int:
-        if at < end:
-            target[at - begin : end - begin] = bytes(end - at)
-        return max(at, end)
+        _gap(target, begin, at, end)
 
     def _bytes(self, placed: Placed) -> memoryview:
         key = placed.item.key
         if placed.item.dtype is None:
             return memoryview(self._pickles[key].ljust(placed.size, b"\0"))
-        value: Any = local_value(self._live[key].value)
+        value: torch.Tensor = local_value(self._entries[key].value)
         if value.device.type == "cpu" and value.is_contiguous() and not value.is_conj() and not value.is_neg():
             return bytes_of(value)
         with self._lock:
@@ -144,22 +112,40 @@ class ShardImage:
             self._copies.pop(placed.offset, None)
 
 
+def put_frame(buffer: PageBuffer, placed: Placed) -> memoryview:
+    """Write an item's frame. Returns where its payload goes."""
+    end = placed.data + placed.size
+    buffer.view[placed.offset : placed.data] = placed.frame.head
+    buffer.view[end : end + len(placed.frame.tail)] = placed.frame.tail
+    return buffer.view[placed.data : end]
+
+
+def as_tensor(placed: Placed, payload: memoryview) -> torch.Tensor:
+    """A payload as the tensor that goes there."""
+    assert placed.item.dtype is not None
+    return torch.frombuffer(payload, dtype=torch.uint8).view(placed.item.dtype).view(placed.item.shape)
+
+
+def clear(buffer: PageBuffer, begin: int, end: int) -> None:
+    """Zeros between the items."""
+    buffer.view[begin:end] = bytes(end - begin)
+
+
+def _part(target: memoryview, begin: int, at: int, first: int, data: memoryview) -> int:
+    """Copy what of `data`, which lies at `first`, belongs behind `at`. Returns where that ends."""
+    stop = min(begin + len(target), first + len(data))
+    if at >= stop or at < first:
+        return at
+    _copy(target, data[at - first : stop - first], at - begin)
+    return stop
+
+
+def _gap(target: memoryview, begin: int, at: int, end: int) -> int:
+    if at < end:
+        target[at - begin : end - begin] = bytes(end - at)
+    return max(at, end)
+
+
 def _copy(target: memoryview, data: memoryview, at: int) -> None:
     """As a slice assignment, but others may run meanwhile."""
     np.copyto(np.frombuffer(target[at : at + len(data)], np.uint8), np.frombuffer(data, np.uint8))
-
-
-def _copy_from_device(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.cuda.Event | None:
-    """Start copies on a stream of their own. What the job does next on the device waits for them, its host does not."""
-    if not pairs:
-        return None
-    device = pairs[0][1].device
-    stream = torch.cuda.Stream(device)
-    stream.wait_stream(torch.cuda.current_stream(device))
-    with torch.cuda.stream(stream):
-        for payload, value in pairs:
-            payload.copy_(value, non_blocking=True)
-            value.record_stream(stream)
-    torch.cuda.current_stream(device).wait_stream(stream)
-    done: torch.cuda.Event = stream.record_event()
-    return done

@@ -14,6 +14,7 @@ from keepstep.dcp.digests import bytes_of
 from keepstep.dcp.pickles import unpickle_tree
 from keepstep.dcp.reads import Read, batches
 from keepstep.dcp.regions import Box, Span, overlap, spans
+from keepstep.dcp.shards import narrowed, parts_of
 from keepstep.dcp.source import DamageFoundError, Piece, Source, open_source
 from keepstep.errors import (
     CouldNotLookError,
@@ -137,14 +138,14 @@ def _spread(key: str, values: torch.Tensor, target: torch.Tensor) -> None:
 
 def _wanted(source: Source, key: str, tensor: torch.Tensor) -> Iterator[tuple[Piece, Box, torch.Tensor]]:
     """What this rank needs of a key: stored pieces, the region of each, and where it goes."""
-    for box, part in _parts(tensor):
+    for box, part in parts_of(tensor):
         found = 0
         for piece in source.pieces.get(key, ()):
             stored = Box(piece.item.at, piece.item.shape)
             common = overlap(box, stored)
             if common is not None:
                 found += common.elements
-                target = _narrowed(part, Box(_minus(common.at, box.at), common.shape))
+                target = narrowed(part, Box(_minus(common.at, box.at), common.shape))
                 yield piece, Box(_minus(common.at, stored.at), common.shape), target
         if found != box.elements:
             problem = f"{key} has {found} of the {box.elements} elements of {box.shape} at {box.at}"
@@ -178,25 +179,13 @@ def _opened(source: Source, name: str) -> Iterator[VerifiedFile]:
         raise CouldNotLookError(f"cannot read {source.folder / name}: {error}") from error
 
 
-def _parts(tensor: torch.Tensor) -> Iterator[tuple[Box, torch.Tensor]]:
-    """This rank's parts of a tensor: their boxes in the whole, and the memory to fill."""
-    if not isinstance(tensor, DTensor):
-        yield Box((0,) * tensor.ndim, tuple(tensor.shape)), tensor
-        return
-    local = tensor.to_local()
-    for chunk in tensor.__create_chunk_list__():
-        box = Box(tuple(chunk.offsets), tuple(chunk.sizes))
-        if box.elements:
-            yield box, local
-
-
 def _reads(piece: Piece, region: Box, target: torch.Tensor) -> Iterator[Read]:
     """What is to be read for a region of a stored piece."""
     item, size = piece.item, target.element_size()
     # What lies between two wanted rows is read with them if it is no more than a block.
     longest, gap = max(1, _LONGEST // size), BLOCK_SIZE // size
     for span in spans(item.shape, region, gap=gap, longest=longest):
-        part = _narrowed(target, Box(span.at, span.shape))
+        part = narrowed(target, Box(span.at, span.shape))
         begin = item.data + span.offset * size
         is_plain = part.device.type == "cpu" and part.is_contiguous() and not part.is_conj() and not part.is_neg()
         if is_plain and span.length == part.numel():
@@ -211,12 +200,6 @@ def _read_apart(begin: int, span: Span, part: torch.Tensor, file: VerifiedFile) 
     file.read_into(begin, bytes_of(raw))
     with torch.no_grad():  # it belongs to the thread
         part.copy_(raw.as_strided(span.shape, span.strides), non_blocking=True)
-
-
-def _narrowed(tensor: torch.Tensor, box: Box) -> torch.Tensor:
-    for dim, (begin, length) in enumerate(zip(box.at, box.shape, strict=True)):
-        tensor = tensor.narrow(dim, begin, length)
-    return tensor
 
 
 def _minus(first: Sequence[int], second: Sequence[int]) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from keepstep.dcp.fragments import Fragment
-from keepstep.dcp.image import ShardImage
+from keepstep.dcp.image import LiveImage
 from keepstep.plan import layout
 from keepstep.plan.manifest import FileRecord
 from keepstep.storage.digest import digest_of_blocks
@@ -36,7 +36,7 @@ class Written:
 
 def write_shard(
     folder: Path,
-    image: ShardImage,
+    image: LiveImage,
     writer: Writer,
     fragment: Fragment | None = None,
     alive: Callable[[], None] = lambda: None,

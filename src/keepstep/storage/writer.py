@@ -3,21 +3,20 @@
 import errno
 import fcntl
 import os
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from keepstep.storage.buffers import PAGE, PageBuffer
 from keepstep.storage.digest import BLOCK_SIZE, DIGEST_SIZE, block_digests
+from keepstep.storage.parallel import run_on
 
 # Bytes that go to the disk in one call.
 WINDOW = 32 * 1024 * 1024
 # Digested while they are still in the processor's cache.
-_HOT = 1024 * 1024
+_HOT = 512 * 1024
 # Below this, a file is as well in the cache: the next reader finds it there.
 _DIRECT_FROM = 8 * 1024 * 1024
 
@@ -28,6 +27,10 @@ class Image(Protocol):
     @property
     def size(self) -> int:
         """Bytes."""
+
+    @property
+    def digests(self) -> bytes | None:
+        """The joined digests of all blocks, if they are known already."""
 
     def read(self, begin: int, target: memoryview) -> None:
         """Copy the bytes from `begin` on into `target`."""
@@ -72,36 +75,31 @@ class Writer:
             OSError: the disk is full or broken.
         """
         started = time.monotonic()
-        windows = -(-image.size // WINDOW)
-        workers = max(1, min(self._threads, windows))
-        digests = bytearray(-(-image.size // BLOCK_SIZE) * DIGEST_SIZE)
+        windows = range(0, image.size, WINDOW)
+        workers = max(1, min(self._threads, len(windows)))
+        digests = None if image.digests is not None else bytearray(-(-image.size // BLOCK_SIZE) * DIGEST_SIZE)
+        buffers = self._take(workers, min(WINDOW, image.size))
         with _Target(path, direct=image.size >= _DIRECT_FROM) as target:
-            left, lock, failed = iter(range(0, image.size, WINDOW)), threading.Lock(), threading.Event()
 
-            def work(buffer: PageBuffer) -> None:
-                try:
-                    while not failed.is_set():
-                        with lock:
-                            begin = next(left, None)
-                        if begin is None:
-                            return
-                        end = min(begin + WINDOW, image.size)
-                        target.write(_digested(image, begin, end, buffer, digests), begin)
-                        alive()
-                except BaseException:
-                    failed.set()  # the others need not go on
-                    raise
+            def write(begin: int) -> None:
+                end = min(begin + WINDOW, image.size)
+                piece, buffer = image.view(begin, end), None
+                if piece is None:
+                    buffer = buffers.pop()
+                    piece = buffer.view[: end - begin]
+                if digests is not None:
+                    _digest(image, begin, piece, digests, is_copied=buffer is not None)
+                target.write(piece, begin)
+                if buffer is not None:
+                    buffers.append(buffer)
+                alive()
 
-            buffers = self._take(workers, min(WINDOW, image.size))
-            if workers == 1:
-                work(buffers[0])
-            else:
-                with ThreadPoolExecutor(workers, "keepstep-write", self._begin_thread) as pool:
-                    for done in [pool.submit(work, buffer) for buffer in buffers]:
-                        done.result()
+            run_on(workers, iter(windows), write, self._begin_thread)
             written = time.monotonic()
             target.sync()
-        return WrittenFile(image.size, bytes(digests), written - started, time.monotonic() - written)
+        known = image.digests if digests is None else bytes(digests)
+        assert known is not None
+        return WrittenFile(image.size, known, written - started, time.monotonic() - written)
 
     def _take(self, number: int, size: int) -> list[PageBuffer]:
         self._buffers = [buffer for buffer in self._buffers if buffer.size >= size]
@@ -109,21 +107,20 @@ class Writer:
             self._buffers.append(PageBuffer(size))
         return self._buffers[:number]
 
+    def release(self) -> None:
+        """Give the buffers back."""
+        self._buffers = []
 
-def _digested(image: Image, begin: int, end: int, buffer: PageBuffer, digests: bytearray) -> memoryview:
-    """A piece of the image, ready to be written, its digests noted. It is digested where it is written from."""
-    piece = image.view(begin, end)
-    is_copied = piece is None
-    if piece is None:
-        piece = buffer.view[: end - begin]
-    for at in range(0, end - begin, _HOT):
+
+def _digest(image: Image, begin: int, piece: memoryview, digests: bytearray, *, is_copied: bool) -> None:
+    """Note the digests of a piece, which is copied to where it is written from, and digested there."""
+    for at in range(0, len(piece), _HOT):
         part = piece[at : at + _HOT]
         if is_copied:
             image.read(begin + at, part)
         found = block_digests(part)
         place = (begin + at) // BLOCK_SIZE * DIGEST_SIZE
         digests[place : place + len(found)] = found
-    return piece
 
 
 class _Target:
