@@ -109,7 +109,14 @@ class Training:
     def __init__(self) -> None:
         self._a = torch.randn(1024, 1024)
         self.step()
-        self.alone = statistics.median(self.step() for _ in range(15))
+        self.alone()
+
+    def alone(self, seconds: float = 1.0) -> float:
+        """Median seconds of a step with nothing beside it."""
+        end, steps = time.perf_counter() + seconds, []
+        while time.perf_counter() < end:
+            steps.append(self.step())
+        return statistics.median(steps)
 
     def step(self) -> float:
         """One step; its seconds."""
@@ -139,7 +146,7 @@ def asynchronous(training: Training, start: Callable[[], Callable[[], bool]]) ->
         start: starts the save; returns what tells whether it is over.
     """
     os.sync()
-    training.alone = statistics.median(training.step() for _ in range(7))
+    before = training.alone()
     begin = time.perf_counter()
     is_over = start()
     stall = time.perf_counter() - begin
@@ -147,8 +154,10 @@ def asynchronous(training: Training, start: Callable[[], Callable[[], bool]]) ->
     while not is_over():
         steps.append(training.step())
     written = time.perf_counter() - begin
-    slower = statistics.fmean(steps) / training.alone if steps else 1.0
-    return Asynchronous(stall, written, slower, written - len(steps) * training.alone)
+    # On a shared machine a step's own time drifts from second to second: measured before and after.
+    alone = (before + training.alone()) / 2
+    slower = statistics.fmean(steps) / alone if steps else 1.0
+    return Asynchronous(stall, written, slower, written - len(steps) * alone)
 
 
 def median_of(name: str, saves: list[Asynchronous]) -> Asynchronous:

@@ -63,6 +63,7 @@ class Tiny:
     total: int = 10
     period: Any = 5
     keep: int | None = 2
+    mode: Any = "sync"
     batch: int = 4
     log: str | None = None
     resume_step: int | None = None
@@ -90,7 +91,9 @@ def train(job: Tiny) -> dict[str, Any]:
     """Run or resume the tiny job on this rank. Returns the final state, and where it started."""
     rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     parts = build(rank, size, job.batch, job.total)
-    config = keepstep.CheckpointingConfig(save_dir=job.save_dir, period_steps=job.period, num_to_keep=job.keep)
+    config = keepstep.CheckpointingConfig(
+        save_dir=job.save_dir, period_steps=job.period, num_to_keep=job.keep, mode=job.mode
+    )
     state = keepstep.JobState(**parts)
     checkpointer = keepstep.Checkpointer(config, state, run_name="tiny", total_steps=job.total, world=forks.world)
     model, optimizer, scheduler = parts["model"], parts["optimizer"], parts["lr_scheduler"]

@@ -6,6 +6,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from keepstep.checkpoint.garbage import no_collections
 from keepstep.checkpoint.probe import Probe, save_dir, settings_from_environment
 from keepstep.checkpoint.resume import Resumed, resume
 from keepstep.checkpoint.save import SaveRequest
@@ -112,7 +113,8 @@ class Checkpointer:
         with agreed(self._world, f"preparing to save to {self.folder}", SaveError):
             if self._world.rank == 0:
                 make_folders(self.folder)
-            collect_state(self._components)
+            with no_collections():
+                collect_state(self._components)
 
     def save_if_due(self, step: int) -> bool:
         """Save if the period asks for it at this step, or a stop was requested. Returns whether it saved.

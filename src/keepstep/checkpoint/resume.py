@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from keepstep.checkpoint.garbage import no_collections
 from keepstep.checkpoint.snapshot import STEP_KEY
 from keepstep.dcp.reader import fill, read_trees, verify_rest
 from keepstep.dcp.source import DamageFoundError, Source, open_source
@@ -118,7 +119,8 @@ def resume(
         path = folder / layout.checkpoint_name(step)
         older = [folder / layout.checkpoint_name(other) for other in candidates[number + 1 :]]
         try:
-            damage, world_size = _load(path, components, world, older, optional)
+            with no_collections():
+                damage, world_size = _load(path, components, world, older, optional)
         except StateMismatchError as error:
             if not problems:
                 raise

@@ -9,6 +9,7 @@ from functools import partial
 
 import torch
 
+from keepstep.checkpoint.garbage import no_collections
 from keepstep.dcp.entries import Entry
 from keepstep.dcp.fragments import Fragment, fragment_of
 from keepstep.dcp.image import LiveImage
@@ -96,6 +97,10 @@ class Snapshots:
             SaveError: a rank failed, or the ranks are at different steps.
             ReplicaMismatchError: on all ranks, when a value that must be the same on all of them is not.
         """
+        with no_collections():
+            return self._take(step, phase)
+
+    def _take(self, step: int, phase: str) -> Snapshot:
         started = time.monotonic()
         state = _State({}, {})
 

@@ -1,18 +1,32 @@
-"""Where in an archive of `torch.save` the raw bytes of a tensor lie, told without unpickling anything general."""
+"""Where in an archive of `torch.save` the raw bytes of a tensor lie, told without unpickling anything general.
+
+The archive is a zip file; only as much of its format is read here as `torch.save` uses. Anything else is not raw, and
+`torch.load` is asked for it.
+"""
 
 import io
 import pickle
 import struct
-import zipfile
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import torch
 
 _REBUILDERS = {"_rebuild_tensor_v2", "_rebuild_tensor_v3"}
-_LOCAL = struct.Struct("<26xHH")
+_LOCAL_SIZE = 30
+_NAME_LENGTHS = struct.Struct("<26xHH")
+_CENTRAL = struct.Struct("<4s6xH8xIIHHH8xI")
+_END = struct.Struct("<4s6xHII2x")
+_END64 = struct.Struct("<4s28xQQQ")
+_END64_SIZE = 56
+_LOCATOR64_SIZE = 20
+_NONE32 = 0xFFFFFFFF
+_TAIL = 4096
+# Offset and number of bytes to those bytes; fewer at the end.
+ReadAt = Callable[[int, int], bytes]
 
 
 @dataclass(frozen=True)
@@ -39,28 +53,101 @@ class _Rebuilt:
     dtype: torch.dtype | None
 
 
-def find_raw(archive: io.BufferedIOBase | io.RawIOBase) -> RawTensor | None:
+@dataclass(frozen=True)
+class _Member:
+    header: int
+    size: int
+    is_stored: bool
+
+
+def find_raw(size: int, read: ReadAt) -> RawTensor | None:
     """The tensor in an archive if its bytes lie there as they are needed; None for anything else (a view of something
-    larger, another byte order, a compressed member)."""
+    larger, another byte order, a compressed member, no archive at all).
+
+    Args:
+        size: bytes of the archive.
+        read: reads parts of it.
+    """
     try:
-        with zipfile.ZipFile(archive) as members:
-            names = {info.filename.partition("/")[2]: info for info in members.infolist()}
-            if "byteorder" in names and members.read(names["byteorder"]) != b"little":
-                return None
-            rebuilt = _Unpickler(io.BytesIO(members.read(names["data.pkl"]))).load()
-            if not isinstance(rebuilt, _Rebuilt):
-                return None
-            dtype = rebuilt.dtype or rebuilt.storage.dtype
-            raw = names[f"data/{rebuilt.storage.name}"]
-    except (zipfile.BadZipFile, KeyError, pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError):
+        members = dict(_members(size, read))
+        described = _describe(_content(members["data.pkl"], read))
+        if described is None or ("byteorder" in members and _content(members["byteorder"], read) != b"little"):
+            return None
+        raw = members[f"data/{described.storage.name}"]
+        dtype = described.dtype or described.storage.dtype
+        if dtype is None or not raw.is_stored or raw.size != _size(dtype, described.shape):
+            return None
+        return RawTensor(_begin(raw, read), dtype, described.shape)
+    except (KeyError, struct.error, UnicodeDecodeError):
         return None
-    if dtype is None or raw.compress_type != zipfile.ZIP_STORED or rebuilt.offset:
+
+
+def _members(size: int, read: ReadAt) -> Iterator[tuple[str, _Member]]:
+    """All members by name, without the folder that holds them. Raises struct.error where the format is another."""
+    tail_at = max(0, size - _TAIL)
+    tail = read(tail_at, size - tail_at)
+    end = len(tail) - _END.size
+    signature, count, length, begin = _END.unpack_from(tail, end)
+    if signature != b"PK\5\6":
+        raise struct.error("no end record where it should be")
+    if _NONE32 in (length, begin) or count == 0xFFFF:
+        signature, count, length, begin = _END64.unpack_from(tail, end - _LOCATOR64_SIZE - _END64_SIZE)
+        if signature != b"PK\6\6":
+            raise struct.error("no end record of a long archive where it should be")
+    directory = tail[begin - tail_at :] if begin >= tail_at else read(begin, length)
+    at = 0
+    for _ in range(count):
+        fields = _CENTRAL.unpack_from(directory, at)
+        signature, method, _, member_size, named, extra_length, comment, header = fields
+        if signature != b"PK\1\2":
+            raise struct.error("no member where one should be")
+        at += _CENTRAL.size
+        name = directory[at : at + named].decode()
+        if _NONE32 in (member_size, header):
+            extra = directory[at + named : at + named + extra_length]
+            member_size, header = _long_fields(extra, member_size, header)
+        at += named + extra_length + comment
+        yield name.partition("/")[2], _Member(header, member_size, method == 0)
+
+
+def _long_fields(extra: bytes, size: int, header: int) -> tuple[int, int]:
+    """Size and offset of a member beyond 4 GiB: where a field is full, the next long one counts."""
+    at = 0
+    while at + 4 <= len(extra):
+        kind, length = struct.unpack_from("<HH", extra, at)
+        if kind == 1:
+            values = iter(struct.unpack_from(f"<{length // 8}Q", extra, at + 4))
+            if size == _NONE32:
+                size = next(values)
+                next(values, None)  # the compressed size, which is full as well
+            return size, next(values, header) if header == _NONE32 else header
+        at += 4 + length
+    raise struct.error("a long member without its long fields")
+
+
+def _begin(member: _Member, read: ReadAt) -> int:
+    name: int
+    extra: int
+    name, extra = _NAME_LENGTHS.unpack(read(member.header, _LOCAL_SIZE))
+    return member.header + _LOCAL_SIZE + name + extra
+
+
+def _content(member: _Member, read: ReadAt) -> bytes:
+    if not member.is_stored or member.size > _TAIL:
+        raise struct.error("compressed, or too long for what it should be")
+    return bytes(read(_begin(member, read), member.size))
+
+
+@lru_cache(maxsize=4096)
+def _describe(data: bytes) -> "_Rebuilt | None":
+    """What a pickle says of a row-major tensor; None of anything else."""
+    try:
+        rebuilt = _Unpickler(io.BytesIO(data)).load()
+    except (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, IndexError, KeyError):
         return None
-    if not _is_row_major(rebuilt.shape, rebuilt.strides) or raw.file_size != _size(dtype, rebuilt.shape):
+    if not isinstance(rebuilt, _Rebuilt) or rebuilt.offset or not _is_row_major(rebuilt.shape, rebuilt.strides):
         return None
-    archive.seek(raw.header_offset)
-    name, extra = _LOCAL.unpack(archive.read(_LOCAL.size) or b"")
-    return RawTensor(raw.header_offset + _LOCAL.size + name + extra, dtype, rebuilt.shape)
+    return rebuilt
 
 
 class _Unpickler(pickle.Unpickler):

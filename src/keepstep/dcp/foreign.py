@@ -3,8 +3,9 @@
 import io
 import os
 import pickle
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,15 +19,16 @@ from keepstep.dcp.archive import find_raw
 from keepstep.dcp.digests import bytes_of
 from keepstep.dcp.metadata import read_metadata
 from keepstep.dcp.regions import Box, overlap, spans
-from keepstep.dcp.shards import narrowed, parts_of
+from keepstep.dcp.shards import is_plain, narrowed, parts_of
 from keepstep.errors import CheckpointNotFoundError, DamagedCheckpointError, StateMismatchError, UnsupportedStateError
 from keepstep.storage.parallel import run_all
-from keepstep.storage.part import FilePart, read_fully
+from keepstep.storage.part import read_fully
 
-# Below this, what an archive looks like costs more to find out than torch.load takes.
+# Smaller ones are read together with their neighbours.
 _DIRECT_FROM = 64 * 1024
 # Bytes that one thread reads in one go.
 _PIECE = 4 * 1024 * 1024
+_BATCH = 1024 * 1024
 _SHOWN = 4
 
 
@@ -68,19 +70,27 @@ def load_dcp(state_dict: dict[str, Any], folder: str | os.PathLike[str]) -> None
                     loader.ask(key, value)
                 else:
                     _put(state_dict, places[key], loader.value(key))
-            run_all(loader.jobs)
+            run_all(loader.jobs())
         except (EOFError, FileNotFoundError) as error:
             raise DamagedCheckpointError(f"{path} is not complete: {error}") from error
     for device in {value.device for value in flat.values() if isinstance(value, torch.Tensor) and value.is_cuda}:
         torch.cuda.synchronize(device)
 
 
-class _Loader:
-    """Finds out what is to be read, and reads it.
+@dataclass(frozen=True)
+class _Part:
+    """A region of a stored shard: where its archive lies, where the region goes, and the whole shard's shape."""
 
-    Attributes:
-        jobs: the reads that are left to do.
-    """
+    key: str
+    offset: int
+    length: int
+    region: Box
+    target: torch.Tensor
+    stored: tuple[int, ...]
+
+
+class _Loader:
+    """Finds out what is to be read, and reads it."""
 
     def __init__(self, folder: Path, metadata: Metadata, closing: ExitStack) -> None:
         self._folder, self._metadata, self._closing = folder, metadata, closing
@@ -88,13 +98,19 @@ class _Loader:
         self._pieces: dict[str, list[tuple[Any, Any]]] = {}
         for index, place in metadata.storage_data.items():
             self._pieces.setdefault(index.fqn, []).append((index, place))
-        self.jobs: list[Callable[[], None]] = []
+        self._small: dict[str, list[_Part]] = {}
+        self._large: list[Callable[[], None]] = []
+
+    def jobs(self) -> list[Callable[[], None]]:
+        """The reads that were asked for."""
+        small = [partial(self._copy_small, name, own) for name, parts in self._small.items() for own in _batches(parts)]
+        return [*self._large, *small]
 
     def ask(self, key: str, tensor: torch.Tensor) -> None:
         """Plan the reads for a tensor."""
         stored_as: Any = self._metadata.state_dict_metadata[key]
         chunks = {tuple(chunk.offsets): tuple(chunk.sizes) for chunk in stored_as.chunks}
-        for box, part in parts_of(tensor.detach()):
+        for box, target in parts_of(tensor.detach()):
             for index, place in self._pieces.get(key, ()):
                 at = tuple(index.offset or ())
                 stored = Box(at, chunks[at])
@@ -103,48 +119,91 @@ class _Loader:
                     continue
                 region = Box(tuple(a - b for a, b in zip(common.at, stored.at, strict=True)), common.shape)
                 inside = Box(tuple(a - b for a, b in zip(common.at, box.at, strict=True)), common.shape)
-                self._ask_piece(key, place, region, narrowed(part, inside), stored)
+                part = _Part(key, place.offset, place.length, region, narrowed(target, inside), stored.shape)
+                if place.length < _DIRECT_FROM:
+                    self._small.setdefault(place.relative_path, []).append(part)
+                else:
+                    self._ask_large(place.relative_path, part)
 
     def value(self, key: str) -> Any:
         """A Python value."""
         ((_, place),) = self._pieces[key]
         return self._load(key, place)
 
-    def _ask_piece(self, key: str, place: Any, region: Box, target: torch.Tensor, stored: Box) -> None:
-        descriptor = self._open(place.relative_path)
-        raw = find_raw(FilePart(descriptor, place.offset, place.length)) if place.length >= _DIRECT_FROM else None
-        if raw is None or raw.shape != stored.shape or raw.dtype != target.dtype:
-            self.jobs.append(partial(self._copy_whole, key, place, region, target))
+    def _ask_large(self, name: str, part: "_Part") -> None:
+        descriptor, target = self._open(name), part.target
+        raw = find_raw(part.length, lambda at, size: _read(descriptor, part.offset + at, size))
+        if raw is None or raw.shape != part.stored or raw.dtype != target.dtype:
+            self._large.append(partial(self._copy_whole, name, part))
             return
         size = target.element_size()
-        for span in spans(raw.shape, region, gap=_DIRECT_FROM // size, longest=max(1, _PIECE // size)):
-            part = narrowed(target, Box(span.at, span.shape))
-            begin = place.offset + raw.data + span.offset * size
-            is_plain = part.device.type == "cpu" and part.is_contiguous() and not part.is_conj() and not part.is_neg()
-            if is_plain and span.length == part.numel():
-                view = bytes_of(part)
+        for span in spans(raw.shape, part.region, gap=_DIRECT_FROM // size, longest=max(1, _PIECE // size)):
+            piece = narrowed(target, Box(span.at, span.shape))
+            begin = part.offset + raw.data + span.offset * size
+            if span.length == piece.numel() and is_plain(piece):
+                view = bytes_of(piece)
                 for at in range(0, len(view), _PIECE):
-                    self.jobs.append(partial(read_fully, descriptor, begin + at, view[at : at + _PIECE]))
+                    self._large.append(partial(read_fully, descriptor, begin + at, view[at : at + _PIECE]))
             else:
-                self.jobs.append(partial(_copy_span, descriptor, begin, span, part))
+                self._large.append(partial(_copy_span, descriptor, begin, span, piece))
 
-    def _copy_whole(self, key: str, place: Any, region: Box, target: torch.Tensor) -> None:
+    def _copy_small(self, name: str, parts: Sequence["_Part"]) -> None:
+        """Many small ones that lie close together, in one read."""
+        begin = parts[0].offset
+        data = _read(self._open(name), begin, parts[-1].offset + parts[-1].length - begin)
+        for part in parts:
+            own = data[part.offset - begin : part.offset - begin + part.length]
+            raw = find_raw(part.length, partial(_cut, own))
+            is_whole = raw is not None and raw.shape == part.region.shape
+            if raw is not None and is_whole and raw.dtype == part.target.dtype and is_plain(part.target):
+                target = bytes_of(part.target)
+                target[:] = own[raw.data : raw.data + len(target)]
+            else:
+                with torch.no_grad():
+                    part.target.copy_(narrowed(_unpickled(part.key, own), part.region))
+
+    def _copy_whole(self, name: str, part: "_Part") -> None:
+        data = _read(self._open(name), part.offset, part.length)
         with torch.no_grad():
-            target.copy_(narrowed(self._load(key, place), region))
+            part.target.copy_(narrowed(_unpickled(part.key, data), part.region))
 
     def _load(self, key: str, place: Any) -> Any:
-        data = bytearray(place.length)
-        read_fully(self._open(place.relative_path), place.offset, memoryview(data))
-        try:
-            return torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
-        except pickle.UnpicklingError as error:
-            raise UnsupportedStateError(f"{key} is no plain value, and nothing else is unpickled: {error}") from error
+        return _unpickled(key, _read(self._open(place.relative_path), place.offset, place.length))
 
     def _open(self, name: str) -> int:
         if name not in self._descriptors:
             self._descriptors[name] = os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC)
             self._closing.callback(os.close, self._descriptors[name])
         return self._descriptors[name]
+
+
+def _batches(parts: Sequence[_Part]) -> Iterator[list[_Part]]:
+    """Small parts of one file that are read in one go."""
+    batch: list[_Part] = []
+    for part in sorted(parts, key=lambda one: one.offset):
+        if batch and part.offset + part.length - batch[0].offset > _BATCH:
+            yield batch
+            batch = []
+        batch.append(part)
+    if batch:
+        yield batch
+
+
+def _cut(data: bytes, offset: int, size: int) -> bytes:
+    return data[offset : offset + size]
+
+
+def _read(descriptor: int, offset: int, size: int) -> bytes:
+    data = bytearray(size)
+    read_fully(descriptor, offset, memoryview(data))
+    return bytes(data)
+
+
+def _unpickled(key: str, data: bytes) -> Any:
+    try:
+        return torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
+    except pickle.UnpicklingError as error:
+        raise UnsupportedStateError(f"{key} is no plain value, and nothing else is unpickled: {error}") from error
 
 
 def _copy_span(descriptor: int, begin: int, span: Any, part: torch.Tensor) -> None:

@@ -65,19 +65,19 @@ class Fragment:
     """One rank's part of `.metadata`.
 
     Attributes:
-        tensors: key to the opcodes of what is the same on all ranks, and of this rank's shards.
+        tensors: key to the opcodes of its properties and its size, the same on all ranks, and of this rank's shards.
         trees: keys of trees.
         places: opcodes of (index, place) pairs.
     """
 
-    tensors: dict[str, tuple[bytes, bytes]]
+    tensors: dict[str, tuple[bytes, bytes, bytes]]
     trees: list[str]
     places: bytes
 
 
 def fragment_of(shard: Shard) -> Fragment:
     """This rank's part."""
-    tensors: dict[str, tuple[bytes, bytes]] = {}
+    tensors: dict[str, tuple[bytes, bytes, bytes]] = {}
     trees: list[str] = []
     places: list[bytes] = []
     path = _text(shard.name)
@@ -94,27 +94,31 @@ def fragment_of(shard: Shard) -> Fragment:
             else:
                 chunk = _CHUNK + _size(item.at) + _GET["sizes"] + _size(item.shape) + _BUILD
                 before = tensors.get(key)
-                tensors[key] = (_facts(item), chunk) if before is None else (before[0], before[1] + chunk)
+                tensors[key] = (*_facts(item), chunk) if before is None else (*before[:2], before[2] + chunk)
     return Fragment(tensors, trees, b"".join(places))
 
 
 def join(fragments: Sequence[Fragment]) -> bytes:
     """The whole of `.metadata`. No path of this machine goes into it."""
-    heads: dict[str, bytes] = {}
+    heads: dict[str, tuple[bytes, bytes]] = {}
     chunks: dict[str, list[bytes]] = {}
     trees: dict[str, None] = {}
     for fragment in fragments:
-        for key, (head, own) in fragment.tensors.items():
-            heads.setdefault(key, head)
+        for key, (properties, size, own) in fragment.tensors.items():
+            heads.setdefault(key, (properties, size))
             chunks.setdefault(key, []).append(own)
         trees.update(dict.fromkeys(fragment.trees))
+    memo = {properties: number for number, properties in enumerate(dict.fromkeys(p for p, _ in heads.values()))}
     out = [pickle.PROTO, b"\x04"]
     for value in _PREAMBLE:
         out += [_text(value) if isinstance(value, str) else _embedded(value), pickle.MEMOIZE, pickle.POP]
+    for properties in memo:
+        out += [properties, pickle.MEMOIZE, pickle.POP]
     out += [_embedded(Metadata), pickle.EMPTY_TUPLE, pickle.NEWOBJ, pickle.EMPTY_DICT, pickle.MARK]
     out += [_text("state_dict_metadata"), pickle.EMPTY_DICT, pickle.MARK]
     for key, parts in chunks.items():
-        out += [_text(key), heads[key], *parts, pickle.APPENDS, _BUILD]
+        properties, size = heads[key]
+        out += [_text(key), _TENSOR, _recall(len(_PREAMBLE) + memo[properties]), size, *parts, pickle.APPENDS, _BUILD]
     for key in trees:
         out += [_text(key), _BYTES]
     out += [pickle.SETITEMS, _text("storage_data"), pickle.EMPTY_DICT]
@@ -134,11 +138,15 @@ def join(fragments: Sequence[Fragment]) -> bytes:
     return b"".join(out)
 
 
-def _facts(item: Item) -> bytes:
+def _facts(item: Item) -> tuple[bytes, bytes]:
     assert item.dtype is not None
-    properties = _properties(item.dtype, item.requires_grad, item.is_pinned)
     opening = pickle.EMPTY_LIST + pickle.MARK
-    return b"".join((_TENSOR, properties, _GET["size"], _size(item.whole), _GET["chunks"], opening))
+    size = b"".join((_GET["size"], _size(item.whole), _GET["chunks"], opening))
+    return _properties(item.dtype, item.requires_grad, item.is_pinned), size
+
+
+def _recall(number: int) -> bytes:
+    return _get(number) if number < 256 else pickle.LONG_BINGET + struct.pack("<I", number)
 
 
 @lru_cache(maxsize=256)

@@ -123,7 +123,8 @@ def put_frame(buffer: PageBuffer, placed: Placed) -> memoryview:
 def as_tensor(placed: Placed, payload: memoryview) -> torch.Tensor:
     """A payload as the tensor that goes there."""
     assert placed.item.dtype is not None
-    return torch.frombuffer(payload, dtype=torch.uint8).view(placed.item.dtype).view(placed.item.shape)
+    flat = torch.frombuffer(payload, dtype=placed.item.dtype)
+    return flat if len(placed.item.shape) == 1 else flat.view(placed.item.shape)
 
 
 def clear(buffer: PageBuffer, begin: int, end: int) -> None:

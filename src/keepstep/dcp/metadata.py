@@ -36,6 +36,9 @@ _ALLOWED = {
 }
 
 
+_ALONE: frozenset[str] = frozenset()
+
+
 class _AllowListUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str) -> Any:
         if module == "torch" and isinstance(getattr(torch, name, None), torch.dtype):
@@ -68,23 +71,27 @@ def parse_metadata(data: bytes, folder: Path) -> Metadata:
         raise DamagedCheckpointError(f"{folder / layout.METADATA} is not readable: {error!r}") from error
     if not isinstance(metadata, Metadata) or not isinstance(metadata.storage_data, dict):
         raise DamagedCheckpointError(f"{folder / layout.METADATA} holds no DCP metadata")
+    known: set[str] = set()
     for index, place in metadata.storage_data.items():
+        if place.relative_path in known:
+            continue
         if not layout.is_safe_file_name(place.relative_path):
             raise DamagedCheckpointError(f"{folder}: {index.fqn} lies in {place.relative_path!r}, outside the folder")
+        known.add(place.relative_path)
     return metadata
 
 
 def stored_keys(metadata: Metadata) -> dict[str, Stored]:
     """All keys of a checkpoint with shape and dtype."""
-    keys_at: dict[tuple[str, int], set[str]] = {}
+    keys_at: dict[tuple[str, int], list[str]] = {}
     place_of: dict[str, tuple[str, int]] = {}
     for index, place in metadata.storage_data.items():
-        keys_at.setdefault((place.relative_path, place.offset), set()).add(index.fqn)
+        keys_at.setdefault((place.relative_path, place.offset), []).append(index.fqn)
         place_of.setdefault(index.fqn, (place.relative_path, place.offset))
     stored = {}
     for key, what in metadata.state_dict_metadata.items():
-        names = keys_at[place_of[key]] if key in place_of else {key}
-        several = frozenset(names) if len(names) > 1 else frozenset()
+        names = keys_at[place_of[key]] if key in place_of else [key]
+        several = frozenset(names) if len(names) > 1 else _ALONE
         if isinstance(what, TensorStorageMetadata):
             stored[key] = Stored(what.size, what.properties.dtype, several)
         else:

@@ -14,7 +14,7 @@ from keepstep.dcp.digests import bytes_of
 from keepstep.dcp.pickles import unpickle_tree
 from keepstep.dcp.reads import Read, batches
 from keepstep.dcp.regions import Box, Span, overlap, spans
-from keepstep.dcp.shards import narrowed, parts_of
+from keepstep.dcp.shards import is_plain, narrowed, parts_of
 from keepstep.dcp.source import DamageFoundError, Piece, Source, open_source
 from keepstep.errors import (
     CouldNotLookError,
@@ -141,6 +141,10 @@ def _wanted(source: Source, key: str, tensor: torch.Tensor) -> Iterator[tuple[Pi
     for box, part in parts_of(tensor):
         found = 0
         for piece in source.pieces.get(key, ()):
+            if (piece.item.at, piece.item.shape) == (box.at, box.shape):
+                found += box.elements
+                yield piece, Box((0,) * len(box.shape), box.shape), part
+                continue
             stored = Box(piece.item.at, piece.item.shape)
             common = overlap(box, stored)
             if common is not None:
@@ -182,13 +186,15 @@ def _opened(source: Source, name: str) -> Iterator[VerifiedFile]:
 def _reads(piece: Piece, region: Box, target: torch.Tensor) -> Iterator[Read]:
     """What is to be read for a region of a stored piece."""
     item, size = piece.item, target.element_size()
+    if region.shape == item.shape and is_plain(target):
+        yield Read(piece.file, item.data, bytes_of(target))
+        return
     # What lies between two wanted rows is read with them if it is no more than a block.
     longest, gap = max(1, _LONGEST // size), BLOCK_SIZE // size
     for span in spans(item.shape, region, gap=gap, longest=longest):
         part = narrowed(target, Box(span.at, span.shape))
         begin = item.data + span.offset * size
-        is_plain = part.device.type == "cpu" and part.is_contiguous() and not part.is_conj() and not part.is_neg()
-        if is_plain and span.length == part.numel():
+        if span.length == part.numel() and is_plain(part):
             yield Read(piece.file, begin, bytes_of(part))
         else:
             yield Read(piece.file, begin, memoryview(b""), partial(_read_apart, begin, span, part))

@@ -34,6 +34,8 @@ def batches(reads: Sequence[Read]) -> Iterator[list[Read]]:
             yield [read]
             continue
         size = len(read.target)
+        if not size:
+            continue
         if size >= _SMALL:
             yield from ([part] for part in _cut(read))
             continue

@@ -25,3 +25,8 @@ def narrowed(tensor: torch.Tensor, box: Box) -> torch.Tensor:
     for dim, (begin, length) in enumerate(zip(box.at, box.shape, strict=True)):
         tensor = tensor.narrow(dim, begin, length)
     return tensor
+
+
+def is_plain(tensor: torch.Tensor) -> bool:
+    """Whether its elements lie on the CPU row by row, as they are."""
+    return tensor.device.type == "cpu" and tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()

@@ -15,7 +15,6 @@ from keepstep.errors import StateError, StateMismatchError
 from keepstep.state.component import Component, LoadRequest, refuse_unstorable
 from keepstep.state.data import DataComponent
 from keepstep.state.model import ModelComponent
-from keepstep.state.names import names_of
 from keepstep.state.optimizer import OptimizerComponent
 from keepstep.state.rng import RngComponent, untouched_random_states
 from keepstep.state.scheduler import TorchSchedulerComponent, moved_options
@@ -85,19 +84,18 @@ class JobState:
     def components(self, world: World) -> list[Component]:
         """The parts, in the order in which they are applied: random states last."""
         parts: list[Component] = []
+        model = ModelComponent(
+            self._stages,
+            only_trainable=self._only_trainable,
+            with_buffers=self._with_buffers,
+            rank=world.rank,
+            tied=self._tied,
+        )
         if self._stages:
-            parts.append(
-                ModelComponent(
-                    self._stages,
-                    only_trainable=self._only_trainable,
-                    with_buffers=self._with_buffers,
-                    rank=world.rank,
-                    tied=self._tied,
-                )
-            )
+            parts.append(model)
         if self._optimizers:
             moved = moved_options(self._objects.get("lr_scheduler"))
-            parts.append(OptimizerComponent(self._optimizers, lambda: names_of(self._stages, self._tied), moved))
+            parts.append(OptimizerComponent(self._optimizers, model.book.latest, moved))
         for name, part in self._objects.items():
             if name == "data":
                 dp_rank, dp_size = self._dp

@@ -11,7 +11,7 @@ from keepstep.dcp.entries import Entry, Scope, Stored, rank_key
 from keepstep.state.codec import decode, encode
 from keepstep.state.component import LoadRequest, under
 from keepstep.state.frozen import FROZEN, FrozenRest
-from keepstep.state.names import Names, clean_name, names_of, unwrapped
+from keepstep.state.names import NameBook, Names, clean_name, unwrapped
 
 logger = logging.getLogger("keepstep")
 
@@ -42,6 +42,7 @@ class ModelComponent:
     ) -> None:
         self.stages = list(stages)
         self.tied = dict(tied or {})
+        self.book = NameBook(self.stages, self.tied)
         self.only_trainable = only_trainable
         self._rank = rank
         self._rest = FrozenRest(with_buffers=with_buffers) if only_trainable else None
@@ -135,7 +136,7 @@ class ModelComponent:
 
     def names(self) -> Names:
         """Everything in the stages by name."""
-        return names_of(self.stages, self.tied)
+        return self.book.look()
 
     def _held(self, names: Names) -> dict[str, Any]:
         """Name to live tensor or extra state."""

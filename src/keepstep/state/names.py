@@ -30,8 +30,11 @@ def clean_name(model: nn.Module, name: str) -> str:
     A part such as `module` is taken out only where its owner has no other content, so that a submodule that a user
     named `module` keeps its name.
     """
+    whole = name.split(".")
+    if _WRAPPERS.isdisjoint(whole):
+        return name
     parts, owner = [], model
-    for part in name.split("."):
+    for part in whole:
         child = getattr(owner, part, None)
         if part in _WRAPPERS and isinstance(child, nn.Module) and _only_wraps(owner, part):
             owner = child
@@ -57,27 +60,22 @@ def named_tensors(models: Iterable[nn.Module]) -> Iterator[tuple[str, torch.Tens
     seen: set[str] = set()
     for model in models:
         inner = unwrapped(model)
-        for name, value in inner.state_dict(keep_vars=True).items():
-            clean = clean_name(inner, name)
-            if clean in seen:
-                raise StateError(f"two model stages hold the name {clean}; names must be global")
-            seen.add(clean)
-            yield clean, value
+        yield from _named(inner, inner.state_dict(keep_vars=True), seen)
 
 
-def _refuse_copies(model: nn.Module) -> None:
+def _refuse_copies(model: nn.Module, held: Mapping[str, Any], parameters: Sequence[tuple[str, nn.Parameter]]) -> None:
     """Refuse a module whose state_dict holds other tensors than those it computes with: filling them changes nothing.
 
     Raises:
         StateError: names the first.
     """
-    live = {id(tensor) for tensor in (*model.parameters(), *model.buffers())}
-    held = model.state_dict(keep_vars=True)
+    live = {id(parameter) for _, parameter in parameters} | {id(buffer) for buffer in model.buffers()}
+    found = set()
     for name, value in held.items():
-        if isinstance(value, torch.Tensor) and id(value) not in live and not name.endswith("_extra_state"):
+        found.add(id(value))
+        if id(value) not in live and isinstance(value, torch.Tensor) and not name.endswith("_extra_state"):
             raise StateError(f"{name} in the model's state_dict is a copy or made by a hook; it could not be restored")
-    found = {id(value) for value in held.values()}
-    for name, parameter in model.named_parameters():
+    for name, parameter in parameters:
         if id(parameter) not in found:
             raise StateError(f"the parameter {name} is not in the model's state_dict, so it would not be saved")
 
@@ -115,18 +113,52 @@ def names_of(models: Sequence[nn.Module], tied: Mapping[str, str] | None = None)
     values: dict[str, Any] = {}
     aliases: dict[str, str] = {}
     first_of: dict[int, str] = {}
-    for name, value in named_tensors(models):
-        target = declared.get(name, name)
-        if isinstance(value, torch.Tensor):
-            target = declared.get(first_of.setdefault(id(value), target), first_of[id(value)])
-        if target != name:
-            aliases[name] = target
-        values.setdefault(target, value)
     parameters: dict[nn.Parameter, str] = {}
+    seen: set[str] = set()
     for model in models:
         inner = unwrapped(model)
-        _refuse_copies(inner)
-        for name, parameter in inner.named_parameters(remove_duplicate=False):
+        held = inner.state_dict(keep_vars=True)
+        for name, value in _named(inner, held, seen):
+            target = declared.get(name, name)
+            if isinstance(value, torch.Tensor):
+                target = declared.get(first_of.setdefault(id(value), target), first_of[id(value)])
+            if target != name:
+                aliases[name] = target
+            values.setdefault(target, value)
+        own = list(inner.named_parameters(remove_duplicate=False))
+        _refuse_copies(inner, held, own)
+        for name, parameter in own:
             clean = clean_name(inner, name)
             parameters.setdefault(parameter, aliases.get(clean, clean))
     return Names(values, aliases, parameters)
+
+
+def _named(inner: nn.Module, held: Mapping[str, Any], seen: set[str]) -> Iterator[tuple[str, Any]]:
+    for name, value in held.items():
+        clean = clean_name(inner, name)
+        if clean in seen:
+            raise StateError(f"two model stages hold the name {clean}; names must be global")
+        seen.add(clean)
+        yield clean, value
+
+
+class NameBook:
+    """The names of the stages' content, found out once for all parts that ask in one go.
+
+    Args:
+        models: the stages on this rank.
+        tied: as of `names_of`.
+    """
+
+    def __init__(self, models: Sequence[nn.Module], tied: Mapping[str, str] | None = None) -> None:
+        self._models, self._tied = models, tied
+        self._latest: Names | None = None
+
+    def look(self) -> Names:
+        """As they are now."""
+        self._latest = names_of(self._models, self._tied)
+        return self._latest
+
+    def latest(self) -> Names:
+        """As somebody has found them last: the model's part is asked before the optimizer's."""
+        return self._latest or self.look()
