@@ -1,6 +1,7 @@
 """Saves that go on beside the training: one step in the file, no outcome lost, nothing left over."""
 
 import contextlib
+import gc
 import logging
 import os
 import subprocess
@@ -347,6 +348,31 @@ def test_buffers_are_no_part_of_forked_children(tmp_path: Path) -> None:
             elif found and line.startswith("VmFlags"):
                 flags.append(line)
         assert any(" dc" in line for line in flags)
+
+
+def test_a_forked_child_may_drop_what_it_inherits_and_may_save_by_itself(tmp_path: Path) -> None:
+    """Its parent's buffers are not there: other memory may lie at their addresses."""
+    saver = checkpointer(tmp_path / "parent", Job(3_000_000))
+    saver.save(1)
+    saver.wait()
+
+    def drops() -> int:
+        nonlocal saver
+        held = [torch.full((1000, 1000), float(number)) for number in range(30)]  # takes the free addresses
+        saver._saver.release()
+        del saver
+        gc.collect()
+        return sum(int(one.sum()) for one in held)
+
+    def saves() -> int:
+        saver.save(2)
+        saver.wait()
+        return 1
+
+    assert forks.values(drops) == [435 * 1_000_000]
+    assert forks.values(saves) == [1]
+    assert steps(tmp_path / "parent") == [1, 2]
+    saver.close()
 
 
 class Stopped(Exception):

@@ -102,6 +102,8 @@ class Snapshots:
 
     def _take(self, step: int, phase: str) -> Snapshot:
         started = time.monotonic()
+        if self._buffer is not None and self._buffer.is_inherited:
+            self.release()  # of the process that this one was forked from
         state = _State({}, {})
 
         def look() -> tuple[int, _Fit, dict[bytes, bytes]]:

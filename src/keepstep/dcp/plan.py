@@ -21,10 +21,11 @@ _SHOWN = 4
 
 @dataclass(frozen=True)
 class Group:
-    """Things that the same ranks hold, in an order that is the same on all of them."""
+    """Things that the same ranks hold, in an order that is the same on all of them; `facts`: types and shapes."""
 
     name: bytes
     items: tuple[Item, ...]
+    facts: bytes
 
 
 @dataclass(frozen=True)
@@ -123,18 +124,20 @@ def _groups(both: Sequence[Item], each: Sequence[Item], assignment: Assignment, 
         name: [item for item in items if item.scope in (Scope.EVERY_RANK, Scope.BUFFER)]
         for name, items in found.items()
     }
-    return tuple(
-        Group(name, tuple(sorted(items, key=lambda item: item.place))) for name, items in compared.items() if items
-    )
+    return tuple(_group(name, items) for name, items in compared.items() if items)
+
+
+def _group(name: bytes, items: Sequence[Item]) -> Group:
+    ordered = tuple(sorted(items, key=lambda item: item.place))
+    return Group(name, ordered, "".join(f"{item.dtype}{item.shape}" for item in ordered).encode())
 
 
 def group_digests(plan: Plan, entries: Mapping[str, Entry], pickles: Mapping[str, bytes]) -> dict[bytes, bytes]:
     """For each group of ranks one digest of all that this rank holds together with them."""
     digests = {}
     for group in plan.groups:
-        digest = xxhash.xxh3_128()
+        digest = xxhash.xxh3_128(group.facts)
         for item in group.items:
-            digest.update(_description(item))
             if item.dtype is None:
                 digest.update(pickles[item.key])
             else:
@@ -188,10 +191,6 @@ def by_rank(entries: Mapping[str, Entry], first: Mapping[str, int], rank: int) -
         else entry
         for key, entry in entries.items()
     }
-
-
-def _description(item: Item) -> bytes:
-    return f"{item.dtype}{item.shape}".encode()
 
 
 def _digest(item: Item, entries: Mapping[str, Entry], pickles: Mapping[str, bytes]) -> str:

@@ -52,6 +52,7 @@ class StoreMailbox:
     """
 
     def __init__(self, store: Store, name: str) -> None:
+        self._origin = store  # held: it may be the one that serves all others
         own = store.clone() if hasattr(store, "clone") else store
         self._store = PrefixStore(f"keepstep/{name}", own)
 

@@ -87,7 +87,7 @@ def _curve(segment: Segment, x: float) -> float:
         case "exponential":
             # From 0 no exponential can start: it is taken as a millionth of the goal.
             floor = start or to * 1e-6
-            return float(floor * (to / floor) ** x)
+            return float(floor ** (1 - x) * to**x)  # not (to / floor) ** x, which may be too large
         case "constant":
             return to
         case other:

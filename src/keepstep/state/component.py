@@ -54,9 +54,15 @@ def under(prefix: str, stored: Mapping[str, Stored]) -> dict[str, Stored]:
     return {key: value for key, value in stored.items() if key.startswith(prefix + ".")}
 
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
 def refuse_unstorable(key: str, value: Any) -> None:
     """Refuse a tensor whose elements are not its whole content. Raises UnsupportedStateError with its key."""
     if not isinstance(value, torch.Tensor):
+        return
+    is_usual = type(value) in _PLAIN and value.layout is torch.strided and value.device.type == "cpu"
+    if is_usual and not value.is_nested and not value.is_quantized:
         return
     kind = ""
     if isinstance(value, DTensor):

@@ -3,10 +3,14 @@
 import ctypes
 import mmap
 import os
+import weakref
 
 PAGE = 4096
 _POPULATE_WRITE = 23  # MADV_POPULATE_WRITE, Linux 5.14
 _WARMED_AT_ONCE = 64 * 1024 * 1024
+
+
+_living: "weakref.WeakSet[PageBuffer]" = weakref.WeakSet()
 
 
 class PageBuffer:
@@ -21,12 +25,23 @@ class PageBuffer:
 
     def __init__(self, size: int) -> None:
         self.size = -(-max(size, 1) // PAGE) * PAGE
+        self._process = os.getpid()
         self._map = mmap.mmap(-1, self.size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         for name in ("MADV_DONTFORK", "MADV_HUGEPAGE"):
             advice = getattr(mmap, name, None)
             if advice is not None:
                 _advise(self._map, advice)
         self.view = memoryview(self._map)
+        _living.add(self)
+
+    @property
+    def is_inherited(self) -> bool:
+        """Whether this is a forked child, which has the object and not its memory."""
+        return self._process != os.getpid()
+
+    def keep_for_ever(self) -> None:
+        """In a forked child: never unmap. Something else may lie at these addresses there."""
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._map))
 
     def warm(self) -> None:
         """Let the system give the pages now, and not at the first save. The interpreter goes on meanwhile."""
@@ -41,6 +56,14 @@ class PageBuffer:
                 raise MemoryError(f"no memory for {self.size} bytes of host buffers: {os.strerror(12)}")
             if code:
                 return  # an older system: the first save touches them
+
+
+def _after_fork() -> None:
+    for buffer in list(_living):
+        buffer.keep_for_ever()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def _advise(memory: mmap.mmap, advice: int) -> None:

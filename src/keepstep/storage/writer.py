@@ -102,7 +102,7 @@ class Writer:
         return WrittenFile(image.size, known, written - started, time.monotonic() - written)
 
     def _take(self, number: int, size: int) -> list[PageBuffer]:
-        self._buffers = [buffer for buffer in self._buffers if buffer.size >= size]
+        self._buffers = [one for one in self._buffers if one.size >= size and not one.is_inherited]
         while len(self._buffers) < number:
             self._buffers.append(PageBuffer(size))
         return self._buffers[:number]
