@@ -358,18 +358,18 @@ def test_a_forked_child_may_drop_what_it_inherits_and_may_save_by_itself(tmp_pat
 
     def drops() -> int:
         nonlocal saver
-        held = [torch.full((1000, 1000), float(number)) for number in range(30)]  # takes the free addresses
+        held = [torch.full((2950, 2950), float(number)) for number in range(5)]  # take the free addresses
         saver._saver.release()
         del saver
         gc.collect()
-        return sum(int(one.sum()) for one in held)
+        return sum(int(one.mean()) for one in held)
 
     def saves() -> int:
         saver.save(2)
         saver.wait()
         return 1
 
-    assert forks.values(drops) == [435 * 1_000_000]
+    assert forks.values(drops) == [10]
     assert forks.values(saves) == [1]
     assert steps(tmp_path / "parent") == [1, 2]
     saver.close()

@@ -3,7 +3,6 @@
 import contextlib
 import ctypes
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,7 @@ from keepstep.dcp.items import local_value
 from keepstep.dcp.shard import Placed, Shard
 from keepstep.plan.blocks import runs_of
 from keepstep.storage.buffers import PageBuffer
-from keepstep.storage.digest import BLOCK_SIZE, DIGEST_SIZE, block_digests
+from keepstep.storage.digest import BLOCK_SIZE, DIGEST_SIZE, block_digests, digest
 from keepstep.storage.parallel import run_on
 
 # Copied and digested in one go, while it is in the processor's cache. Whole blocks.
@@ -24,14 +23,21 @@ _HOT = 32 * BLOCK_SIZE
 _MOST_THREADS = 8
 
 
-@dataclass(frozen=True)
 class _Piece:
-    """A part of a large payload: which, from where on, the memory it goes to, and the blocks that lie in it whole."""
+    """A part of a large payload: where it comes from, the memory it goes to, and the blocks that lie in it whole.
 
-    number: int
-    begin: int
-    target: "np.ndarray[Any, Any]"
-    blocks: slice
+    All is made once, so that a snapshot does as little as possible but copy and digest: threads that wait for the
+    interpreter would wait for all else.
+    """
+
+    __slots__ = ("number", "places", "rows", "source", "target")
+
+    def __init__(self, memory: "np.ndarray[Any, Any]", number: int, begin: int, at: int, stop: int) -> None:
+        self.number, self.source = number, slice(begin, begin + stop - at)
+        self.target = memory[at:stop]
+        first, last = -(-at // BLOCK_SIZE), stop // BLOCK_SIZE
+        self.rows = memory[first * BLOCK_SIZE : max(first, last) * BLOCK_SIZE].reshape(-1, BLOCK_SIZE)
+        self.places = slice(first * DIGEST_SIZE, max(first, last) * DIGEST_SIZE)
 
 
 class StagedImage(LiveImage):
@@ -60,14 +66,22 @@ class StagedImage(LiveImage):
                 self._pieces += self._cut(len(self._large), placed)
                 self._large.append((placed.item.key, as_tensor(placed, payload)))
         clear(buffer, end, shard.size)
+        self._rest = self._find_rest()
 
     def _cut(self, number: int, placed: Placed) -> Iterator[_Piece]:
         at, end = placed.data, placed.data + placed.size
         while at < end:
             stop = min(end, (at + _HOT) // _HOT * _HOT)
-            blocks = slice(-(-at // BLOCK_SIZE), stop // BLOCK_SIZE)
-            yield _Piece(number, at - placed.data, self._memory[at:stop], blocks)
+            yield _Piece(self._memory, number, at - placed.data, at, stop)
             at = stop
+
+    def _find_rest(self) -> list[tuple[int, int]]:
+        """The blocks that lie in no piece whole."""
+        done = bytearray(-(-self.size // BLOCK_SIZE))
+        for piece in self._pieces:
+            first, last = piece.places.start // DIGEST_SIZE, piece.places.stop // DIGEST_SIZE
+            done[first:last] = b"\1" * (last - first)
+        return runs_of(done, 0)
 
     def take(self, entries: Mapping[str, Entry], pickles: Mapping[str, bytes]) -> None:
         """Copy all values as they are now. They may change when this returns."""
@@ -86,20 +100,14 @@ class StagedImage(LiveImage):
         """Each piece is digested while it is in the processor's cache: later it would cost as much as the copy."""
         sources = [np.frombuffer(bytes_of(value), np.uint8) for value in values]
         digests = bytearray(-(-self.size // BLOCK_SIZE) * DIGEST_SIZE)
-        done = bytearray(-(-self.size // BLOCK_SIZE))
 
         def stage(piece: _Piece) -> None:
-            # As little as possible besides the copy and the digest: other threads wait for the interpreter.
-            np.copyto(piece.target, sources[piece.number][piece.begin : piece.begin + len(piece.target)])
-            first, last = piece.blocks.start, piece.blocks.stop
-            if first < last:
-                whole = self._memory[first * BLOCK_SIZE : last * BLOCK_SIZE]
-                digests[first * DIGEST_SIZE : last * DIGEST_SIZE] = block_digests(whole.data)
-                done[first:last] = b"\1" * (last - first)
+            np.copyto(piece.target, sources[piece.number][piece.source])
+            digests[piece.places] = b"".join(map(digest, piece.rows))
 
         threads = min(torch.get_num_threads(), _MOST_THREADS, len(self._pieces))
         run_on(threads, iter(self._pieces), stage)
-        for first, last in runs_of(done, 0):
+        for first, last in self._rest:
             found = block_digests(self.buffer.view[first * BLOCK_SIZE : min(last * BLOCK_SIZE, self.size)])
             digests[first * DIGEST_SIZE : last * DIGEST_SIZE] = found
         return bytes(digests)
