@@ -46,8 +46,11 @@ layouts: setup
 slow: setup
 	$(BIN)/python -m pytest -m slow
 
+# Peers that are not needed otherwise are measured when they are installed: pip install -r requirements-bench.txt
 bench: setup
-	$(BIN)/python -m benchmarks.checkpoint --gib 0.5
+	$(BIN)/python -m benchmarks.checkpoint --gib 1.5
+	$(BIN)/python -m benchmarks.planning
+	$(BIN)/python -m benchmarks.listing
 	$(BIN)/python -m benchmarks.data
 
 clean:

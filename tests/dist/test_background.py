@@ -1,6 +1,7 @@
 """Ranks that meet through messages: same answers as through collectives, bounded waits, nothing left over."""
 
 import threading
+import time
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -92,12 +93,10 @@ def test_a_rank_that_is_slow_and_alive_is_waited_for() -> None:
     worlds = worlds_of([LocalMailbox()] * 2, patience=2.0)
 
     def work(world: BackgroundWorld) -> list[int]:
-        if world.rank == 1:
-            end = threading.Event()
-            for _ in range(8):
-                end.wait(0.5)
-                world.alive()
-        return world.gather(world.rank)
+        with world.beating():
+            if world.rank == 1:
+                time.sleep(4)  # a long sync
+            return world.gather(world.rank)
 
     assert on_threads(worlds, work) == [[0, 1], [0, 1]]
 

@@ -3,7 +3,7 @@
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,6 @@ def save(
     world: World,
     writer: Writer,
     parts: MetadataParts,
-    alive: Callable[[], None] = lambda: None,
 ) -> Saved:
     """Write and commit a snapshot. All ranks take part, in the foreground or in the background (`world` tells how).
 
@@ -93,7 +92,6 @@ def save(
         world: how the ranks meet.
         writer: writes the shards.
         parts: what the main process knows of the files' content from earlier saves.
-        alive: called while it goes on.
 
     Raises:
         SaveError: on every rank, naming the rank that failed. Nothing was committed.
@@ -105,7 +103,7 @@ def save(
                 _prepare(request)
 
         def write() -> Written:
-            written = write_shard(request.temporary, snapshot.image, writer, snapshot.fragment, alive)
+            written = write_shard(request.temporary, snapshot.image, writer, snapshot.fragment)
             return replace(written, seconds={"snapshot": snapshot.seconds, **written.seconds})
 
         shares = told_to_main(world, phase_of(request, "writing shards"), write, SaveError)

@@ -3,7 +3,9 @@
 import contextlib
 import logging
 import secrets
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+
+from torch.distributed import DistError
 
 from keepstep.checkpoint.background import PendingSave
 from keepstep.checkpoint.save import Saved, SaveRequest, phase_of, save
@@ -12,6 +14,7 @@ from keepstep.dcp.fragments import MetadataParts
 from keepstep.dist.background import BackgroundWorld
 from keepstep.dist.mailbox import Mailbox
 from keepstep.dist.world import World, host_name
+from keepstep.errors import RankFailedError, SaveError
 from keepstep.plan.pace import straggler
 from keepstep.state.component import Component
 from keepstep.storage.priority import stand_back
@@ -107,16 +110,22 @@ class Saver:
         snapshot: Snapshot,
         world: World,
         writer: Writer,
-        alive: Callable[[], None] = lambda: None,
     ) -> Saved:
-        saved = save(request, snapshot, world, writer, self._parts, alive)
+        saved = save(request, snapshot, world, writer, self._parts)
         if world.rank == 0:
             self._tell(request, snapshot, saved)
         return saved
 
     def _save_in_background(self, request: SaveRequest, snapshot: Snapshot, meeting: BackgroundWorld) -> Saved:
         stand_back()
-        return self._save(request, snapshot, meeting, self._background_writer, meeting.alive)
+        try:
+            with meeting.beating():
+                return self._save(request, snapshot, meeting, self._background_writer)
+        except SaveError:
+            raise
+        except (RankFailedError, DistError) as error:
+            phase = phase_of(request, "meeting the other ranks")
+            raise SaveError(f"{phase} failed: {error}", rank=getattr(error, "rank", 0), phase=phase) from error
 
     def _tell(self, request: SaveRequest, snapshot: Snapshot, saved: Saved) -> None:
         size = sum(share.size for share in saved.shares)

@@ -1,7 +1,6 @@
 """Writes this rank's part of a checkpoint: one shard file and the index of its digests."""
 
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,7 +38,6 @@ def write_shard(
     image: LiveImage,
     writer: Writer,
     fragment: Fragment | None = None,
-    alive: Callable[[], None] = lambda: None,
 ) -> Written:
     """Write and sync this rank's shard file and its index.
 
@@ -48,11 +46,10 @@ def write_shard(
         image: the content.
         writer: writes it.
         fragment: told to the main process.
-        alive: called after every piece.
     """
     shard = image.shard
     image.await_copies()
-    done = writer.write(folder / shard.name, image, alive)
+    done = writer.write(folder / shard.name, image)
     started = time.monotonic()
     name = layout.index_name(shard.rank)
     files = {

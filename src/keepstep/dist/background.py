@@ -1,15 +1,18 @@
 """The ranks of a job as their background threads meet: through messages, with bounded waits, without collectives."""
 
+import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from keepstep.dist.mailbox import Mailbox
 from keepstep.errors import RankFailedError
 
 T = TypeVar("T")
-# A rank that writes says every second that it goes on; one that says nothing for so long is taken for gone.
-PATIENCE_SECONDS = 300.0
-_SLICE_SECONDS = 1.0
+# A rank says every second that its process lives; one that says nothing for so long is taken for gone.
+PATIENCE_SECONDS = 30.0
+_BEAT_SECONDS = 1.0
 
 
 class BackgroundWorld:
@@ -22,13 +25,11 @@ class BackgroundWorld:
         patience: seconds without a sign of life after which a rank is taken for gone.
     """
 
-    def __init__(self, rank: int, size: int, mailbox: Mailbox, prefix: str = "", patience: float = PATIENCE_SECONDS) -> None:
+    def __init__(self, rank: int, size: int, mailbox: Mailbox, prefix: str = "", patience: float | None = None) -> None:
         self.rank, self.size = rank, size
         self._mailbox, self._prefix = mailbox, prefix
-        self.patience = patience
+        self.patience = PATIENCE_SECONDS if patience is None else patience
         self._round = 0
-        self._told = -1.0
-        self._lives = 0
 
     def gather(self, value: T) -> list[T]:
         return self.broadcast(self.to_main(value))
@@ -63,12 +64,30 @@ class BackgroundWorld:
     def mailbox(self, name: str) -> Mailbox:
         return self._mailbox
 
-    def alive(self) -> None:
-        """Say that this rank goes on. Cheap: once a second something is sent."""
-        now = time.monotonic()
-        if self.size > 1 and now - self._told >= _SLICE_SECONDS:
-            self._told, self._lives = now, self._lives + 1
-            self._mailbox.put(f"{self._prefix}alive/{self.rank}", self._lives)
+    @contextmanager
+    def beating(self) -> Iterator[None]:
+        """Let the others know that this process lives, however long a write or a sync takes."""
+        if self.size == 1:
+            yield
+            return
+        over = threading.Event()
+
+        def beat() -> None:
+            beats = 0
+            while not over.wait(_BEAT_SECONDS if beats else 0.0):
+                beats += 1
+                try:
+                    self._mailbox.put(f"{self._prefix}alive/{self.rank}", beats)
+                except RuntimeError:
+                    return  # the store is gone: whoever waits for a message finds out
+
+        thread = threading.Thread(target=beat, name="keepstep-beat", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
 
     def sweep(self) -> None:
         """Take away what is left of a meeting that is over on all ranks."""
@@ -81,8 +100,7 @@ class BackgroundWorld:
         """Wait for a message of a rank as long as that gives signs of life."""
         heard, last = time.monotonic(), None
         while True:
-            self.alive()
-            message = self._mailbox.wait(self._prefix + name, _SLICE_SECONDS)
+            message = self._mailbox.wait(self._prefix + name, _BEAT_SECONDS)
             if message is not None:
                 return message
             life = self._mailbox.wait(f"{self._prefix}alive/{rank}", 0.0)

@@ -62,13 +62,12 @@ class Writer:
         self._begin_thread = begin_thread
         self._buffers: list[PageBuffer] = []
 
-    def write(self, path: Path, image: Image, alive: Callable[[], None] = lambda: None) -> WrittenFile:
+    def write(self, path: Path, image: Image) -> WrittenFile:
         """Write a new file and sync it. Its name is durable only after `sync_folder` of its folder.
 
         Args:
             path: where; nothing may have that name.
             image: what.
-            alive: called after every piece, so that others know that this goes on.
 
         Raises:
             FileExistsError: the name is taken: two writers never share a file.
@@ -92,7 +91,6 @@ class Writer:
                 target.write(piece, begin)
                 if buffer is not None:
                     buffers.append(buffer)
-                alive()
 
             run_on(workers, iter(windows), write, self._begin_thread)
             written = time.monotonic()
