@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 
+from keepstep.dist import background
 from tests.rig import forks, tiny
 from tests.rig.matrix import Matrix, Subject, newest_complete, run_matrix
 from tests.rig.syscalls import require_strace
@@ -16,6 +17,12 @@ from tests.rig.syscalls import require_strace
 def _job(folder: Path) -> dict[str, Any]:
     # Two saves and a deletion.
     return tiny.train(tiny.Tiny(str(folder), total=4, period=2, keep=1, log=str(folder / "log")))
+
+
+def _job_in_background(folder: Path) -> dict[str, Any]:
+    background.PATIENCE_SECONDS = 2.0
+    job = tiny.Tiny(str(folder), total=4, period=2, keep=1, log=str(folder / "log"), mode="async")
+    return tiny.train(job)
 
 
 def _check_log(size: int) -> Any:
@@ -55,6 +62,27 @@ def test_some_kills_of_each_of_two_ranks(tmp_path: Path, rank: int) -> None:
     print(f"\n{matrix.line(f'rank {rank} of 2')}")
     assert matrix.bad == []
     assert matrix.not_killed == 0
+
+
+@pytest.mark.parametrize(("size", "rank"), [(1, 0), (2, 0), (2, 1)])
+def test_some_kills_while_saves_go_on_in_the_background(tmp_path: Path, size: int, rank: int) -> None:
+    subject = Subject(_job_in_background, newest_complete, _check_log(size))
+    _judge_threads(run_matrix(subject, tmp_path, size=size, rank=rank, every=9, threads=True), size, rank)
+
+
+@pytest.mark.crash
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize(("size", "rank"), [(1, 0), (2, 0), (2, 1)])
+def test_every_kill_while_saves_go_on_in_the_background(tmp_path: Path, size: int, rank: int) -> None:
+    subject = Subject(_job_in_background, newest_complete, _check_log(size))
+    _judge_threads(run_matrix(subject, tmp_path, size=size, rank=rank, threads=True), size, rank)
+
+
+def _judge_threads(matrix: Matrix, size: int, rank: int) -> None:
+    print(f"\n{matrix.line(f'async, rank {rank} of {size}')}")
+    assert matrix.bad == []
+    # How a thread's calls are counted depends on who is first; nearly all points must be reached all the same.
+    assert matrix.not_killed <= matrix.points // 10
 
 
 @pytest.mark.crash

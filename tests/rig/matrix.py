@@ -45,19 +45,21 @@ def newest_complete(folder: Path) -> int:
     return max([0, *(c.found.step for c in survey(folder / "tiny").complete)])
 
 
-def run_matrix(subject: Subject, tmp: Path, size: int = 1, rank: int = 0, every: int = 1) -> Matrix:
+def run_matrix(
+    subject: Subject, tmp: Path, size: int = 1, rank: int = 0, every: int = 1, *, threads: bool = False
+) -> Matrix:
     """Kill `rank` of `size` at every `every`-th system call of each kind; then resume and compare."""
     reference = tmp / "reference"
     reference.mkdir()
     expected = [_without_start(one) for one in forks.values(lambda: subject.job(reference), size)]
-    matrix = Matrix(calls=_count_calls(subject, tmp / "counted", size, rank))
+    matrix = Matrix(calls=_count_calls(subject, tmp / "counted", size, rank, threads))
     points = [(name, n) for name, count in matrix.calls.items() for n in range(1, count + 1)][::every]
     for name, n in points:
         folder = tmp / f"{name}-{n}"
         folder.mkdir()
         matrix.points += 1
         ranks = forks.start(lambda folder=folder: subject.job(folder), size)
-        tracer = Tracer(ranks[rank], tmp / "trace", (name, n))
+        tracer = Tracer(ranks[rank], tmp / "trace", (name, n), threads=threads)
         for one in ranks:
             one.go()
         ended = forks.wait_all(ranks)
@@ -69,10 +71,10 @@ def run_matrix(subject: Subject, tmp: Path, size: int = 1, rank: int = 0, every:
     return matrix
 
 
-def _count_calls(subject: Subject, folder: Path, size: int, rank: int) -> Counter[str]:
+def _count_calls(subject: Subject, folder: Path, size: int, rank: int, threads: bool) -> Counter[str]:
     folder.mkdir()
     ranks = forks.start(lambda: subject.job(folder), size)
-    tracer = Tracer(ranks[rank], folder.with_suffix(".trace"))
+    tracer = Tracer(ranks[rank], folder.with_suffix(".trace"), threads=threads)
     for one in ranks:
         one.go()
     assert [one.status for one in forks.wait_all(ranks)] == [0] * size

@@ -36,11 +36,16 @@ def require_strace(tmp: Path) -> None:
 
 
 class Tracer:
-    """strace on the main thread of a waiting rank: there the save happens, and the count is the same in every run."""
+    """strace on a waiting rank.
 
-    def __init__(self, rank: Rank, log: Path, kill_at: tuple[str, int] | None = None) -> None:
+    By default on its main thread: a save of small state happens there, and the count is the same in every run. With
+    `threads` it follows all of them (saves in the background); calls are then counted for each thread by itself.
+    """
+
+    def __init__(self, rank: Rank, log: Path, kill_at: tuple[str, int] | None = None, *, threads: bool = False) -> None:
         self._log = log
         command = ["strace", "-qq", "-o", str(log), "-e", f"trace={','.join(CALLS)}", "-p", str(rank.pid)]
+        command += ["-f"] if threads else []
         if kill_at is not None:
             command += ["-e", f"inject={kill_at[0]}:signal=SIGKILL:when={kill_at[1]}"]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
@@ -51,8 +56,14 @@ class Tracer:
             time.sleep(0.002)
 
     def counts(self) -> Counter[str]:
-        """Wait for the end of the traced process; how often it made each call."""
+        """Wait for the end of the traced process; how often it made each call: the most that one thread made."""
         self._process.wait(timeout=60)
         self._process.stderr.close()
-        names = re.findall(r"^(\w+)\(", self._log.read_text(errors="replace"), re.MULTILINE)
-        return Counter(name for name in names if name in CALLS)
+        found: Counter[tuple[str, str]] = Counter()
+        for thread, name in re.findall(r"^(?:(\d+) +)?(\w+)\(", self._log.read_text(errors="replace"), re.MULTILINE):
+            found[thread, name] += name in CALLS
+        most: Counter[str] = Counter()
+        for (_, name), count in found.items():
+            if count:
+                most[name] = max(most[name], count)
+        return most
