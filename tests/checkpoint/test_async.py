@@ -21,6 +21,7 @@ from keepstep.checkpoint import save as save_module
 from keepstep.checkpoint import snapshot as snapshot_module
 from keepstep.dcp.metadata import read_metadata, stored_keys
 from keepstep.dcp.reader import read
+from keepstep.dist import background
 from keepstep.errors import SaveError
 from keepstep.storage import writer as writer_module
 from keepstep.storage.survey import survey
@@ -440,6 +441,7 @@ class TestRanks:
 
     def test_a_rank_that_dies_ends_the_others_in_bounded_time(self, tmp_path: Path) -> None:
         def work() -> None:
+            background.PATIENCE_SECONDS = 2.0
             state = keepstep.JobState(model=tiny.build()["model"])
             with keepstep.Checkpointer(
                 config(tmp_path, period_steps=1), state, world=forks.world, handle_signals=False

@@ -131,7 +131,8 @@ def test_a_missing_file_and_the_wrong_kind_are_refused(job_file: Path) -> None:
 
 
 def test_a_job_from_start_to_already_complete_under_the_launcher(job_file: Path) -> None:
-    first = keepstep("train", str(job_file), "--nproc", "2", "--set", "trainer.total_steps=4")
+    background = ("--set", "trainer.checkpointing.mode=async")
+    first = keepstep("train", str(job_file), "--nproc", "2", "--set", "trainer.total_steps=4", *background)
     assert first.returncode == 0, first.stderr
     assert first.stderr.count("starting from the first step") == 1
     second = keepstep("train", str(job_file), "--nproc", "2")

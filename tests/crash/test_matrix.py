@@ -20,7 +20,7 @@ def _job(folder: Path) -> dict[str, Any]:
 
 
 def _job_in_background(folder: Path) -> dict[str, Any]:
-    background.PATIENCE_SECONDS = 2.0
+    background.PATIENCE_SECONDS = 1.5
     job = tiny.Tiny(str(folder), total=4, period=2, keep=1, log=str(folder / "log"), mode="async")
     return tiny.train(job)
 
@@ -67,7 +67,7 @@ def test_some_kills_of_each_of_two_ranks(tmp_path: Path, rank: int) -> None:
 @pytest.mark.parametrize(("size", "rank"), [(1, 0), (2, 0), (2, 1)])
 def test_some_kills_while_saves_go_on_in_the_background(tmp_path: Path, size: int, rank: int) -> None:
     subject = Subject(_job_in_background, newest_complete, _check_log(size))
-    _judge_threads(run_matrix(subject, tmp_path, size=size, rank=rank, every=9, threads=True), size, rank)
+    _judge_threads(run_matrix(subject, tmp_path, size=size, rank=rank, every=14, threads=True), size, rank)
 
 
 @pytest.mark.crash

@@ -1,16 +1,22 @@
 """Ranks as forked processes: they start in milliseconds, since torch is imported already."""
 
+import atexit
+import itertools
 import os
 import pickle
 import select
+import shutil
 import signal
 import sys
+import tempfile
+import threading
 import time
 import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -20,8 +26,52 @@ from keepstep.dist.world import GroupWorld, SingleWorld, World
 
 TIMEOUT = timedelta(seconds=20)
 
-# The store of the ranks that were started last.
-_server: dist.TCPStore | None = None
+_meetings = itertools.count()
+
+
+@atexit.register
+def _clear() -> None:
+    for file in Path(tempfile.gettempdir()).glob(f"keepstep-rig-{os.getpid()}-*"):
+        shutil.rmtree(file) if file.is_dir() else file.unlink(missing_ok=True)
+
+
+class FolderMailbox:
+    """Messages as files. (A FileStore loops for ever when a rank was killed while it wrote to the store's file.)"""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def _path(self, name: str) -> Path:
+        return self._folder / name.replace("/", "_")
+
+    def put(self, name: str, value: Any) -> None:
+        scratch = self._path(f".{os.getpid()}-{threading.get_native_id()}")
+        scratch.write_bytes(pickle.dumps(value))
+        scratch.replace(self._path(name))
+
+    def wait(self, name: str, seconds: float) -> Any:
+        deadline = time.monotonic() + seconds
+        while True:
+            with suppress(FileNotFoundError):
+                return pickle.loads(self._path(name).read_bytes())
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(0.003)
+
+    def clear(self, name: str) -> None:
+        self._path(name).unlink(missing_ok=True)
+
+
+class RigWorld(GroupWorld):
+    """Its ranks may be killed at any system call."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(TIMEOUT)
+        self._folder = folder
+
+    def mailbox(self, name: str) -> FolderMailbox:
+        return FolderMailbox(self._folder / name)
 
 
 # The ranks of this process, met before its gate: a kill then hits the job, and not its start.
@@ -44,7 +94,7 @@ class Ended:
 class Rank:
     """One forked process. It waits at a gate until `go` is called, so that a tracer can be attached before."""
 
-    def __init__(self, work: Callable[[], Any], rank: int, size: int, meeting: int) -> None:
+    def __init__(self, work: Callable[[], Any], rank: int, size: int, meeting: str) -> None:
         gate, self._gate = os.pipe()
         self._result, result = os.pipe()
         ready, is_ready = os.pipe()
@@ -91,7 +141,7 @@ class Rank:
         return Ended(code, value, None) if kind != "error" else Ended(code, None, value)
 
 
-def _child(work: Callable[[], Any], rank: int, size: int, meeting: int, gate: int, is_ready: int, result: int) -> None:
+def _child(work: Callable[[], Any], rank: int, size: int, meeting: str, gate: int, is_ready: int, result: int) -> None:
     global world
     code, answer = 1, ("none", None)
     try:
@@ -100,11 +150,10 @@ def _child(work: Callable[[], Any], rank: int, size: int, meeting: int, gate: in
         torch.manual_seed(0)
         if size > 1:
             os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size))
-            # The parent serves, at a port that the system gave it: any rank may die, as under a launcher. (A FileStore
-            # loops for ever when a rank was killed while it wrote to the file.)
-            store = dist.TCPStore("127.0.0.1", meeting, is_master=False, timeout=TIMEOUT, wait_for_workers=False)
-            dist.init_process_group("gloo", store=store, rank=rank, world_size=size, timeout=TIMEOUT)
-            world = GroupWorld(TIMEOUT)
+            # A file, and no port: it cannot be taken by another test, and rank 0 may leave before the others.
+            address = f"file://{meeting}"
+            dist.init_process_group("gloo", init_method=address, rank=rank, world_size=size, timeout=TIMEOUT)
+            world = RigWorld(Path(f"{meeting}-box"))
         os.write(is_ready, b"x")
         os.read(gate, 1)
         answer, code = ("value", work()), 0
@@ -128,10 +177,7 @@ def _picklable(error: BaseException) -> BaseException:
 
 def start(work: Callable[[], Any], size: int = 1) -> list[Rank]:
     """Fork `size` ranks that run `work`; they wait for `go`."""
-    global _server
-    if size > 1:
-        _server = dist.TCPStore("127.0.0.1", 0, is_master=True, timeout=TIMEOUT, wait_for_workers=False)
-    meeting = _server.port if _server is not None else 0
+    meeting = f"{tempfile.gettempdir()}/keepstep-rig-{os.getpid()}-{next(_meetings)}"
     ranks = [Rank(work, rank, size, meeting) for rank in range(size)]
     for rank in ranks:
         rank.await_ready()
