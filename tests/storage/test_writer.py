@@ -19,8 +19,8 @@ from keepstep.storage.writer import WINDOW, Writer
 class Bytes:
     """An image that is read, or that lies in one piece."""
 
-    def __init__(self, data: bytes, *, in_place: bool = False, digests: bytes | None = None) -> None:
-        self.size, self.digests = len(data), digests
+    def __init__(self, data: bytes, *, in_place: bool = False) -> None:
+        self.size = len(data)
         self._data, self._buffer = data, PageBuffer(len(data)) if in_place else None
         if self._buffer is not None:
             self._buffer.view[: len(data)] = data
@@ -43,11 +43,6 @@ def test_the_file_is_the_image(tmp_path: Path, size: int, in_place: bool) -> Non
     done = Writer(threads=2).write(tmp_path / "f", Bytes(data, in_place=in_place))
     assert (tmp_path / "f").read_bytes() == data
     assert (done.size, done.digests) == (size, block_digests(data))
-
-
-def test_known_digests_are_not_taken_again(tmp_path: Path) -> None:
-    done = Writer().write(tmp_path / "f", Bytes(content(50_000), in_place=True, digests=b"known"))
-    assert done.digests == b"known"
 
 
 def test_a_name_that_is_taken_is_left_alone(tmp_path: Path) -> None:

@@ -22,9 +22,6 @@ class LiveImage:
         buffer: holds the packed part; frames are written into it once and for all.
     """
 
-    # No digests are known before the bytes are read.
-    digests: bytes | None = None
-
     def __init__(self, shard: Shard, buffer: PageBuffer) -> None:
         self.shard = shard
         self.size = shard.size
@@ -54,13 +51,17 @@ class LiveImage:
     def take(self, entries: Mapping[str, Entry], pickles: Mapping[str, bytes]) -> None:
         """Take all values as they are now. Large tensors must not change before `release`."""
         with torch.no_grad():
-            for key, payload in self._tensors:
-                payload.copy_(local_value(entries[key].value))
+            self.copy_tensors(entries)
         for key, slot in self._trees:
             data = pickles[key]
             slot[: len(data)] = data
             slot[len(data) :] = bytes(len(slot) - len(data))
         self._entries, self._pickles = entries, pickles
+
+    def copy_tensors(self, entries: Mapping[str, Entry]) -> None:
+        """Copy what the buffer has room for."""
+        for key, payload in self._tensors:
+            payload.copy_(local_value(entries[key].value))
 
     def await_copies(self) -> None:
         """Nothing is under way."""

@@ -11,8 +11,7 @@ BLOCK_SIZE = 16 * 1024
 DIGEST_SIZE = 16
 _READ_SIZE = 8 * 1024 * 1024
 _MANY = 8
-# Of one block, given as anything that holds bytes.
-digest: Callable[[Any], bytes] = xxhash.xxh3_128_digest
+_digest: Callable[[Any], bytes] = xxhash.xxh3_128_digest
 
 
 def digest_of_bytes(data: bytes) -> str:
@@ -32,7 +31,7 @@ def block_digests(data: bytes | bytearray | memoryview) -> bytes:
     whole = len(view) - len(view) % BLOCK_SIZE
     # The loop runs in C: a loop in Python takes twice as long as the digests.
     rows = np.frombuffer(view[:whole], np.uint8).reshape(-1, BLOCK_SIZE)
-    digests = b"".join(map(digest, rows))
+    digests = b"".join(map(_digest, rows))
     return digests + xxhash.xxh3_128_digest(view[whole:]) if whole < len(view) else digests
 
 

@@ -28,10 +28,6 @@ class Image(Protocol):
     def size(self) -> int:
         """Bytes."""
 
-    @property
-    def digests(self) -> bytes | None:
-        """The joined digests of all blocks, if they are known already."""
-
     def read(self, begin: int, target: memoryview) -> None:
         """Copy the bytes from `begin` on into `target`."""
 
@@ -76,7 +72,7 @@ class Writer:
         started = time.monotonic()
         windows = range(0, image.size, WINDOW)
         workers = max(1, min(self._threads, len(windows)))
-        digests = None if image.digests is not None else bytearray(-(-image.size // BLOCK_SIZE) * DIGEST_SIZE)
+        digests = bytearray(-(-image.size // BLOCK_SIZE) * DIGEST_SIZE)
         buffers = self._take(workers, min(WINDOW, image.size))
         with _Target(path, direct=image.size >= _DIRECT_FROM) as target:
 
@@ -86,8 +82,7 @@ class Writer:
                 if piece is None:
                     buffer = buffers.pop()
                     piece = buffer.view[: end - begin]
-                if digests is not None:
-                    _digest(image, begin, piece, digests, is_copied=buffer is not None)
+                _digest(image, begin, piece, digests, is_copied=buffer is not None)
                 target.write(piece, begin)
                 if buffer is not None:
                     buffers.append(buffer)
@@ -95,9 +90,7 @@ class Writer:
             run_on(workers, iter(windows), write, self._begin_thread)
             written = time.monotonic()
             target.sync()
-        known = image.digests if digests is None else bytes(digests)
-        assert known is not None
-        return WrittenFile(image.size, known, written - started, time.monotonic() - written)
+        return WrittenFile(image.size, bytes(digests), written - started, time.monotonic() - written)
 
     def _take(self, number: int, size: int) -> list[PageBuffer]:
         self._buffers = [one for one in self._buffers if one.size >= size and not one.is_inherited]
