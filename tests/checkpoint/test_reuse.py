@@ -1,6 +1,7 @@
 """A plan serves as long as nothing but values changes, and no longer."""
 
 import json
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -212,3 +213,20 @@ def test_what_a_save_did_is_on_record(tmp_path: Path) -> None:
     sizes = [path.stat().st_size for path in (tmp_path / "save-1").glob("__*")]
     assert line["bytes"] == sum(sizes)
     assert line["slowest_rank"] in (0, 1)
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_many_small_tensors_need_few_descriptors(tmp_path: Path, mode: str) -> None:
+    def work() -> list[float]:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256))
+        model = nn.ParameterList(nn.Parameter(torch.full((3,), float(number))) for number in range(3000))
+        with checkpointer(tmp_path, mode, model=model) as saver:
+            for step in range(1, 4):
+                saver.save(step)
+            with torch.no_grad():
+                for parameter in model:
+                    parameter.zero_()
+            assert saver.resume() == 3
+        return [parameter[0].item() for parameter in model]
+
+    assert forks.values(work) == [[float(number) for number in range(3000)]]

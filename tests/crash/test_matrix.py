@@ -21,6 +21,7 @@ def _job(folder: Path) -> dict[str, Any]:
 
 def _job_in_background(folder: Path) -> dict[str, Any]:
     background.PATIENCE_SECONDS = 1.5
+    os.environ["PATH"] = ""  # the tracer follows threads, and so would follow git, which is asked for the commit
     job = tiny.Tiny(str(folder), total=4, period=2, keep=1, log=str(folder / "log"), mode="async")
     return tiny.train(job)
 
@@ -50,6 +51,7 @@ def _traceable(tmp_path: Path) -> None:
     forks.values(lambda: None, 1)
     tiny.train(tiny.Tiny(str(tmp_path / "warm"), total=2, period=1))
     tiny.train(tiny.Tiny(str(tmp_path / "warm"), total=4, period=1))
+    tiny.train(tiny.Tiny(str(tmp_path / "warm in background"), total=2, period=1, mode="async"))
 
 
 def test_some_kills_of_one_process(tmp_path: Path) -> None:
@@ -64,10 +66,10 @@ def test_some_kills_of_each_of_two_ranks(tmp_path: Path, rank: int) -> None:
     assert matrix.not_killed == 0
 
 
-@pytest.mark.parametrize(("size", "rank"), [(1, 0), (2, 0), (2, 1)])
+@pytest.mark.parametrize(("size", "rank"), [(1, 0), (2, 0)])
 def test_some_kills_while_saves_go_on_in_the_background(tmp_path: Path, size: int, rank: int) -> None:
     subject = Subject(_job_in_background, newest_complete, _check_log(size))
-    _judge_threads(run_matrix(subject, tmp_path, size=size, rank=rank, every=14, threads=True), size, rank)
+    _judge_threads(run_matrix(subject, tmp_path, size=size, rank=rank, every=16, threads=True), size, rank)
 
 
 @pytest.mark.crash
