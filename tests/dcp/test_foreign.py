@@ -122,6 +122,21 @@ def test_a_file_that_is_cut_off_is_told(folder: Path) -> None:
         keepstep.load_dcp(zeroed(nested()), folder)
 
 
+def test_a_tensor_some_of_whose_shards_are_missing_is_not_taken_for_whole(tmp_path: Path) -> None:
+    def saves() -> None:
+        dcp.save({"model": sharded(1).state_dict()}, checkpoint_id=tmp_path / "plain")
+
+    forks.values(saves, 2)
+    metadata = pickle.loads((tmp_path / "plain" / ".metadata").read_bytes())
+    gone = next(index for index in metadata.storage_data if index.fqn == "model.0.weight")
+    del metadata.storage_data[gone]
+    (tmp_path / "plain" / ".metadata").write_bytes(pickle.dumps(metadata))
+    state = {"model": {"0.weight": torch.zeros(203, 301), "1.bias": torch.zeros(5)}}
+    with pytest.raises(keepstep.DamagedCheckpointError, match=r"model\.0\.weight has only \d+ of its 61103 elements"):
+        keepstep.load_dcp(state, tmp_path / "plain")
+    assert not state["model"]["1.bias"].any()
+
+
 class Evil:
     def __init__(self, marker: Path) -> None:
         self.marker = marker

@@ -1,5 +1,6 @@
 """Saves that go on beside the training: one thread, one save at a time, and no outcome gets lost."""
 
+import atexit
 import logging
 import threading
 from collections.abc import Callable
@@ -23,7 +24,6 @@ class PendingSave:
         self.step = step
         self._saved: Saved | None = None
         self._error: BaseException | None = None
-        self._is_asked = False
         self._thread = threading.Thread(target=self._run, args=(work,), name=f"keepstep-save-{step}")
         self._thread.start()
 
@@ -34,7 +34,7 @@ class PendingSave:
     def result(self) -> Saved:
         """Wait for the end. Raises what the save raised."""
         self._thread.join()
-        self._is_asked = True
+        atexit.unregister(self._tell)
         if self._error is not None:
             raise self._error
         assert self._saved is not None
@@ -45,6 +45,8 @@ class PendingSave:
             self._saved = work()
         except BaseException as error:  # noqa: BLE001 - it is raised where the outcome is asked for
             self._error = error
-            if not threading.main_thread().is_alive():
-                # Nobody is left to ask.
-                logger.error("the save of step %d failed while the process ended: %s", self.step, error)
+            # Runs after this thread, however the process ends; whoever asks takes it back.
+            atexit.register(self._tell)
+
+    def _tell(self) -> None:
+        logger.error("the save of step %d failed, and nobody has asked for its outcome: %s", self.step, self._error)

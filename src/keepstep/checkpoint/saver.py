@@ -46,6 +46,7 @@ class Saver:
         self._hosts: list[str] = []
         self._mailbox: Mailbox | None = None
         self._number = 0
+        self._has_begun = False
         self.last_step: int | None = None
 
     @property
@@ -54,8 +55,12 @@ class Saver:
         return self._pending is None or self._pending.is_over
 
     def prepare(self, step: int) -> None:
-        """Plan and get memory before the first save is due, so that it costs no more than the others. Collective."""
-        self._snapshots.prepare(step, "preparing to save")
+        """Plan and get memory before the first save is due, so that it costs no more than the others. Collective.
+
+        After a save there is nothing to prepare, and one may be under way in that memory.
+        """
+        if not self._has_begun:
+            self._snapshots.prepare(step, "preparing to save")
 
     def start(self, request: SaveRequest) -> None:
         """Take a snapshot and save it, or let it be saved. Collective; no save may be under way.
@@ -63,6 +68,9 @@ class Saver:
         Raises:
             SaveError: on every rank. Nothing was committed.
         """
+        if self._pending is not None:
+            raise RuntimeError(f"the save of step {self._pending.step} is under way in the memory of the next one")
+        self._has_begun = True
         with self._noting_failures():
             snapshot = self._snapshots.take(request.step, phase_of(request, "snapshot"))
         if not self._hosts:
@@ -104,13 +112,7 @@ class Saver:
             self._writer.release()
             self._background_writer.release()
 
-    def _save(
-        self,
-        request: SaveRequest,
-        snapshot: Snapshot,
-        world: World,
-        writer: Writer,
-    ) -> Saved:
+    def _save(self, request: SaveRequest, snapshot: Snapshot, world: World, writer: Writer) -> Saved:
         saved = save(request, snapshot, world, writer, self._parts)
         if world.rank == 0:
             self._tell(request, snapshot, saved)
@@ -125,7 +127,8 @@ class Saver:
             raise
         except (RankFailedError, DistError) as error:
             phase = phase_of(request, "meeting the other ranks")
-            raise SaveError(f"{phase} failed: {error}", rank=getattr(error, "rank", 0), phase=phase) from error
+            text = f"{phase} failed: {error}. Whether it was committed before, only a look into the folder tells"
+            raise SaveError(text, rank=getattr(error, "rank", 0), phase=phase) from error
 
     def _tell(self, request: SaveRequest, snapshot: Snapshot, saved: Saved) -> None:
         size = sum(share.size for share in saved.shares)

@@ -63,14 +63,14 @@ def load_dcp(state_dict: dict[str, Any], folder: str | os.PathLike[str]) -> None
     with ExitStack() as closing:
         loader = _Loader(path, metadata, closing)
         try:
-            for key, value in flat.items():
-                if key in transformed:
-                    continue
+            own = {key: value for key, value in flat.items() if key not in transformed}
+            for key, value in own.items():
                 if isinstance(value, torch.Tensor):
                     loader.ask(key, value)
-                else:
-                    _put(state_dict, places[key], loader.value(key))
+            values = {key: loader.value(key) for key, value in own.items() if not isinstance(value, torch.Tensor)}
             run_all(loader.jobs())
+            for key, value in values.items():
+                _put(state_dict, places[key], value)
         except (EOFError, FileNotFoundError) as error:
             raise DamagedCheckpointError(f"{path} is not complete: {error}") from error
     for device in {value.device for value in flat.values() if isinstance(value, torch.Tensor) and value.is_cuda}:
@@ -111,12 +111,15 @@ class _Loader:
         stored_as: Any = self._metadata.state_dict_metadata[key]
         chunks = {tuple(chunk.offsets): tuple(chunk.sizes) for chunk in stored_as.chunks}
         for box, target in parts_of(tensor.detach()):
+            found = 0
             for index, place in self._pieces.get(key, ()):
                 at = tuple(index.offset or ())
                 stored = Box(at, chunks[at])
                 common = overlap(box, stored)
                 if common is None:
                     continue
+                found += common.elements
+                self._open(place.relative_path)  # here, and not by several threads at once
                 region = Box(tuple(a - b for a, b in zip(common.at, stored.at, strict=True)), common.shape)
                 inside = Box(tuple(a - b for a, b in zip(common.at, box.at, strict=True)), common.shape)
                 part = _Part(key, place.offset, place.length, region, narrowed(target, inside), stored.shape)
@@ -124,9 +127,15 @@ class _Loader:
                     self._small.setdefault(place.relative_path, []).append(part)
                 else:
                     self._ask_large(place.relative_path, part)
+            if found != box.elements:
+                raise DamagedCheckpointError(
+                    f"{self._folder} is not complete: {key} has only {found} of its {box.elements} elements at {box.at}"
+                )
 
     def value(self, key: str) -> Any:
         """A Python value."""
+        if len(self._pieces.get(key, ())) != 1:
+            raise DamagedCheckpointError(f"{self._folder} is not complete: {key} is listed and lies nowhere")
         ((_, place),) = self._pieces[key]
         return self._load(key, place)
 

@@ -2,10 +2,10 @@
 
 import os
 import threading
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
+P = TypeVar("P")
 _MOST = 8
 
 
@@ -16,35 +16,45 @@ def run_all(jobs: Sequence[Callable[[], Any]]) -> None:
 
 
 def run_on(
-    threads: int, pieces: Any, work: Callable[[Any], None], begin_thread: Callable[[], None] = lambda: None
+    threads: int, pieces: Iterator[P], work: Callable[[P], object], begin_thread: Callable[[], None] = lambda: None
 ) -> None:
-    """Let threads take piece after piece. The first error ends it and is raised; with one thread nothing is started.
+    """Let threads take piece after piece; the caller is one of them. The first error ends it and is raised.
+
+    An interpreter that is about to end starts no thread any more: then the caller does all.
 
     Args:
-        threads: how many.
-        pieces: an iterator.
+        threads: how many, the caller included.
+        pieces: what there is to do.
         work: what is done with each.
-        begin_thread: called by each thread when it starts.
+        begin_thread: called by each other thread when it starts.
     """
-    if threads <= 1:
-        for piece in pieces:
-            work(piece)
-        return
-    lock, failed, done = threading.Lock(), threading.Event(), object()
+    lock, errors = threading.Lock(), list[BaseException]()
 
     def take() -> None:
-        begin_thread()
         try:
-            while not failed.is_set():
+            while not errors:
                 with lock:
-                    piece = next(pieces, done)
-                if piece is done:
+                    piece = next(pieces, None)
+                if piece is None:
                     return
                 work(piece)
-        except BaseException:
-            failed.set()  # the others need not go on
-            raise
+        except BaseException as error:  # noqa: BLE001 - the caller raises it; the others stop
+            errors.append(error)
 
-    with ThreadPoolExecutor(threads, "keepstep") as pool:
-        for future in [pool.submit(take) for _ in range(threads)]:
-            future.result()
+    def run() -> None:
+        begin_thread()
+        take()
+
+    others = [threading.Thread(target=run, name=f"keepstep-{number}") for number in range(1, threads)]
+    started = []
+    for thread in others:
+        try:
+            thread.start()
+        except RuntimeError:
+            break
+        started.append(thread)
+    take()
+    for thread in started:
+        thread.join()
+    if errors:
+        raise errors[0]
