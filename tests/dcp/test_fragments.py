@@ -1,8 +1,10 @@
 """`.metadata` made of parts is the one that DCP's own classes would be pickled to."""
 
+import gc
 import pickle
 from pathlib import Path
 
+import pytest
 import torch
 from torch.distributed.checkpoint.metadata import (
     BytesStorageMetadata,
@@ -18,7 +20,8 @@ from keepstep.dcp.fragments import MetadataParts, fragment_of, join
 from keepstep.dcp.items import LARGE, Item
 from keepstep.dcp.metadata import parse_metadata, stored_keys
 from keepstep.dcp.shard import Shard, lay_out
-from keepstep.storage.buffers import PAGE
+from keepstep.dcp.staged import StagedImage
+from keepstep.storage.buffers import PAGE, PageBuffer
 
 EVERY = Scope.EVERY_RANK
 
@@ -76,3 +79,28 @@ def test_large_things_begin_at_a_page_and_small_ones_are_packed() -> None:
     assert all(end <= after.offset for end, after in zip(ends, laid.placed[1:], strict=False))
     assert laid.size % PAGE == 0
     assert laid.packed <= sum(sizes[:2]) + 2 * 720 + 2 * PAGE
+
+
+def test_pinned_memory_is_given_back_before_it_is_unmapped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device must not take what lies there next for the pages that it knows."""
+    calls: list[str] = []
+
+    class Runtime:
+        def cudaHostRegister(self, address: int, size: int, flags: int) -> int:
+            calls.append("register")
+            return 0
+
+        def cudaHostUnregister(self, address: int) -> int:
+            calls.append("unregister")
+            return 0
+
+    monkeypatch.setattr(torch.cuda, "cudart", Runtime)
+    monkeypatch.setattr(torch.cuda, "check_error", lambda code: None)
+    laid = lay_out(0, [Item("a", EVERY, torch.float32, (LARGE,), (0,), (LARGE,))], {}, {})
+    image = StagedImage(laid, PageBuffer(laid.size))
+    image._pin()
+    image._pin()
+    assert calls == ["register"]
+    del image
+    gc.collect()
+    assert calls == ["register", "unregister"]

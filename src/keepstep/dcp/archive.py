@@ -5,6 +5,7 @@ The archive is a zip file; only as much of its format is read here as `torch.sav
 """
 
 import io
+import math
 import pickle
 import struct
 from collections import OrderedDict
@@ -75,7 +76,7 @@ def find_raw(size: int, read: ReadAt) -> RawTensor | None:
             return None
         raw = members[f"data/{described.storage.name}"]
         dtype = described.dtype or described.storage.dtype
-        if dtype is None or not raw.is_stored or raw.size != _size(dtype, described.shape):
+        if dtype is None or not raw.is_stored or raw.size != dtype.itemsize * math.prod(described.shape):
             return None
         return RawTensor(_begin(raw, read), dtype, described.shape)
     except (KeyError, struct.error, UnicodeDecodeError):
@@ -191,10 +192,3 @@ def _is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:
             return False
         step *= length
     return True
-
-
-def _size(dtype: torch.dtype, shape: Sequence[int]) -> int:
-    size = dtype.itemsize
-    for length in shape:
-        size *= length
-    return size

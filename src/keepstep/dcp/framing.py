@@ -7,6 +7,7 @@ its own. A frame depends on dtype and shape alone, so that equal tensors share o
 """
 
 import io
+import math
 import pickle
 import struct
 from collections import OrderedDict
@@ -42,9 +43,7 @@ class Frame:
 @lru_cache(maxsize=4096)
 def tensor_frame(dtype: torch.dtype, shape: tuple[int, ...]) -> Frame:
     """The frame of a row-major tensor."""
-    size = dtype.itemsize
-    for length in shape:
-        size *= length
+    size = dtype.itemsize * math.prod(shape)
     return _frame([(b"archive/data.pkl", _description(dtype, shape)), _VERSION], b"archive/data/0", size)
 
 
@@ -98,9 +97,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _description(dtype: torch.dtype, shape: Sequence[int]) -> bytes:
-    elements = 1
-    for length in shape:
-        elements *= length
+    elements = math.prod(shape)
     stream = io.BytesIO()
     _Pickler(stream, protocol=2).dump(_Tensor(dtype, shape, _Bytes(elements * dtype.itemsize)))
     return stream.getvalue()

@@ -2,7 +2,7 @@
 
 import threading
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -11,6 +11,7 @@ from keepstep.dcp.digests import bytes_of
 from keepstep.dcp.entries import Entry
 from keepstep.dcp.items import local_value
 from keepstep.dcp.shard import Placed, Shard
+from keepstep.dcp.shards import is_plain
 from keepstep.storage.buffers import PageBuffer
 
 
@@ -32,17 +33,24 @@ class LiveImage:
         self._pickles: Mapping[str, bytes] = {}
         self._lock = threading.Lock()
         self._copies: dict[int, memoryview] = {}
-        end = 0
-        for placed in shard.small:
-            clear(buffer, end, placed.offset)
-            payload = put_frame(buffer, placed)
-            end = placed.offset + placed.length
+        self._put_frames(shard.small, 0, shard.packed)
+        self._begins = [placed.offset for placed in shard.large]
+
+    def _put_frames(self, items: Sequence[Placed], begin: int, end: int) -> None:
+        """Write what stays the same between `begin` and `end`: frames, and zeros between the items."""
+        view, at = self.buffer.view, begin
+        for placed in items:
+            stop = placed.data + placed.size
+            view[at : placed.offset] = bytes(placed.offset - at)
+            view[placed.offset : placed.data] = placed.frame.head
+            view[stop : stop + len(placed.frame.tail)] = placed.frame.tail
+            at = placed.offset + placed.length
+            payload = view[placed.data : stop]
             if placed.item.dtype is None:
                 self._trees.append((placed.item.key, payload))
             elif placed.size:
-                self._tensors.append((placed.item.key, as_tensor(placed, payload)))
-        clear(buffer, end, shard.packed)
-        self._begins = [placed.offset for placed in shard.large]
+                self._tensors.append((placed.item.key, _as_tensor(placed.item.dtype, placed.item.shape, payload)))
+        view[at:end] = bytes(end - at)
 
     def fits(self, pickles: Mapping[str, bytes]) -> bool:
         """Whether every tree still fits its slot."""
@@ -100,7 +108,7 @@ class LiveImage:
         if placed.item.dtype is None:
             return memoryview(self._pickles[key].ljust(placed.size, b"\0"))
         value: torch.Tensor = local_value(self._entries[key].value)
-        if value.device.type == "cpu" and value.is_contiguous() and not value.is_conj() and not value.is_neg():
+        if is_plain(value):
             return bytes_of(value)
         with self._lock:
             if placed.offset not in self._copies:
@@ -113,24 +121,10 @@ class LiveImage:
             self._copies.pop(placed.offset, None)
 
 
-def put_frame(buffer: PageBuffer, placed: Placed) -> memoryview:
-    """Write an item's frame. Returns where its payload goes."""
-    end = placed.data + placed.size
-    buffer.view[placed.offset : placed.data] = placed.frame.head
-    buffer.view[end : end + len(placed.frame.tail)] = placed.frame.tail
-    return buffer.view[placed.data : end]
-
-
-def as_tensor(placed: Placed, payload: memoryview) -> torch.Tensor:
+def _as_tensor(dtype: torch.dtype, shape: tuple[int, ...], payload: memoryview) -> torch.Tensor:
     """A payload as the tensor that goes there."""
-    assert placed.item.dtype is not None
-    flat = torch.frombuffer(payload, dtype=placed.item.dtype)
-    return flat if len(placed.item.shape) == 1 else flat.view(placed.item.shape)
-
-
-def clear(buffer: PageBuffer, begin: int, end: int) -> None:
-    """Zeros between the items."""
-    buffer.view[begin:end] = bytes(end - begin)
+    flat = torch.frombuffer(payload, dtype=dtype)
+    return flat if len(shape) == 1 else flat.view(shape)
 
 
 def _part(target: memoryview, begin: int, at: int, first: int, data: memoryview) -> int:

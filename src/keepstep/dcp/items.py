@@ -1,5 +1,6 @@
 """What one rank holds, item by item: shards of tensors, and pickled trees."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -38,12 +39,7 @@ class Item:
     @property
     def size(self) -> int:
         """Bytes of the shard; 0 of a tree."""
-        if self.dtype is None:
-            return 0
-        size = self.dtype.itemsize
-        for length in self.shape:
-            size *= length
-        return size
+        return self.dtype.itemsize * math.prod(self.shape) if self.dtype is not None else 0
 
     @property
     def place(self) -> bytes:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import xxhash
-from torch.distributed.tensor import DTensor
 
 from keepstep.dcp.digests import bytes_of, digest_tensor
 from keepstep.dcp.entries import Entry, Scope, rank_key
@@ -194,10 +193,9 @@ def by_rank(entries: Mapping[str, Entry], first: Mapping[str, int], rank: int) -
 
 
 def _digest(item: Item, entries: Mapping[str, Entry], pickles: Mapping[str, bytes]) -> str:
-    value = entries[item.key].value
     if item.dtype is None:
         return xxhash.xxh3_128_hexdigest(pickles[item.key])
-    return digest_tensor(value.to_local() if isinstance(value, DTensor) else value)
+    return digest_tensor(local_value(entries[item.key].value))
 
 
 Place = tuple[str, tuple[int, ...]]

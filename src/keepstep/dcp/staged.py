@@ -2,12 +2,14 @@
 
 import contextlib
 import ctypes
+import os
+import weakref
 from collections.abc import Mapping
 
 import torch
 
 from keepstep.dcp.entries import Entry
-from keepstep.dcp.image import LiveImage, as_tensor, clear, put_frame
+from keepstep.dcp.image import LiveImage
 from keepstep.dcp.items import local_value
 from keepstep.dcp.shard import Shard
 from keepstep.storage.buffers import PageBuffer
@@ -28,16 +30,7 @@ class StagedImage(LiveImage):
         super().__init__(shard, buffer)
         self._copied: torch.cuda.Event | None = None
         self._is_pinned = False
-        end = shard.packed
-        for placed in shard.large:
-            clear(buffer, end, placed.offset)
-            payload = put_frame(buffer, placed)
-            end = placed.offset + placed.length
-            if placed.item.dtype is None:
-                self._trees.append((placed.item.key, payload))
-            else:
-                self._tensors.append((placed.item.key, as_tensor(placed, payload)))
-        clear(buffer, end, shard.size)
+        self._put_frames(shard.large, shard.packed, shard.size)
 
     def take(self, entries: Mapping[str, Entry], pickles: Mapping[str, bytes]) -> None:
         """Copy all values as they are now. They may change when this returns."""
@@ -72,6 +65,13 @@ class StagedImage(LiveImage):
         address = ctypes.addressof(ctypes.c_char.from_buffer(self.buffer.view))
         with contextlib.suppress(RuntimeError, AttributeError):
             torch.cuda.check_error(int(torch.cuda.cudart().cudaHostRegister(address, self.buffer.size, 0)))
+            # Before the memory goes: what is mapped at these addresses next would be taken for these pages.
+            weakref.finalize(self.buffer, _unpin, address, os.getpid()).atexit = False
+
+
+def _unpin(address: int, process: int) -> None:
+    if os.getpid() == process:  # a forked child has neither the memory nor the device
+        torch.cuda.cudart().cudaHostUnregister(address)
 
 
 def _copy_from_device(pairs: list[tuple[torch.Tensor, torch.Tensor]]) -> torch.cuda.Event:

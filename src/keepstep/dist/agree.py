@@ -47,12 +47,7 @@ def told_by_all(
     world: World, phase: str, work: Callable[[], T], error_type: type[RankFailedError] = RankFailedError
 ) -> list[T]:
     """Run `work` on every rank and tell all what each got; errors as of `agreed`. One meeting does for both."""
-    problem: Exception | None = None
-    value: T | None = None
-    try:
-        value = work()
-    except Exception as error:  # noqa: BLE001 - it is raised below, on all ranks, with its cause
-        problem = error
+    value, problem = _tried(work)
     told = world.gather((failure_of(problem), value))
     _settle([failure for failure, _ in told], problem, world, phase, error_type)
     return [value for _, value in told]  # type: ignore[misc]
@@ -62,15 +57,17 @@ def told_to_main(
     world: World, phase: str, work: Callable[[], T], error_type: type[RankFailedError] = RankFailedError
 ) -> list[T]:
     """Run `work` on every rank and tell the main process what each got; others get an empty list. Errors as before."""
-    problem: Exception | None = None
-    value: T | None = None
-    try:
-        value = work()
-    except Exception as error:  # noqa: BLE001 - it is raised below, on all ranks, with its cause
-        problem = error
+    value, problem = _tried(work)
     told = world.to_main((failure_of(problem), value))
     _settle(world.broadcast([failure for failure, _ in told]), problem, world, phase, error_type)
     return [value for _, value in told]  # type: ignore[misc]
+
+
+def _tried(work: Callable[[], T]) -> tuple[T | None, Exception | None]:
+    try:
+        return work(), None
+    except Exception as error:  # noqa: BLE001 - it is raised on all ranks, with its cause
+        return None, error
 
 
 def failure_of(problem: BaseException | None) -> Failure | None:

@@ -7,6 +7,7 @@ from types import TracebackType
 
 from keepstep.storage.digest import BLOCK_SIZE, DIGEST_SIZE, block_digests
 from keepstep.storage.index import IndexedFile
+from keepstep.storage.part import read_fully
 
 # Read and digested while it is in the processor's cache.
 _PIECE = 512 * 1024
@@ -94,13 +95,11 @@ class VerifiedFile:
             first += count
 
     def _read(self, first: int, target: memoryview) -> None:
-        filled, begin = 0, first * BLOCK_SIZE
-        while filled < len(target):
-            count = os.preadv(self._descriptor, [target[filled:]], begin + filled)
-            if not count:
-                raise DamagedBlocksError(self.indexed, [first], f"it ends at byte {begin + filled}")
-            filled += count
-        self.bytes_read += filled
+        try:
+            read_fully(self._descriptor, first * BLOCK_SIZE, target)
+        except EOFError as error:
+            raise DamagedBlocksError(self.indexed, [first], str(error)) from error
+        self.bytes_read += len(target)
         digests = self.indexed.digests
         blocks = -(-len(target) // BLOCK_SIZE)
         own = digests[first * DIGEST_SIZE : (first + blocks) * DIGEST_SIZE]

@@ -9,5 +9,5 @@ def read_fully(descriptor: int, offset: int, target: memoryview) -> None:
     while done < len(target):
         count = os.preadv(descriptor, [target[done:]], offset + done)
         if not count:
-            raise EOFError(f"the file ends at byte {offset + done}")
+            raise EOFError(f"it ends at byte {offset + done}")
         done += count
