@@ -81,6 +81,10 @@ class GuardRefusedError(KeepstepError, ValueError):
     exit_code = 3
 
 
+class RunInUseError(KeepstepError, RuntimeError):
+    """Another job holds the run's folder, or has taken it over. The message names its host and process."""
+
+
 class StopRequested(KeepstepError, RuntimeError):
     """A stop was requested and the state of this step is saved. Running the job again continues."""
 

@@ -26,6 +26,7 @@ from keepstep.errors import SaveError
 from keepstep.storage import writer as writer_module
 from keepstep.storage.survey import survey
 from tests.rig import forks, tiny
+from tests.rig.folders import names
 
 
 class Held:
@@ -200,7 +201,7 @@ def test_a_kill_while_a_save_is_under_way_leaves_the_older_one(tmp_path: Path, m
     with checkpointer(tmp_path, num_to_keep=1) as saver:
         assert saver.resume() == 5
         saver.save(10)
-    assert sorted(os.listdir(tmp_path)) == ["save-10", "saves.jsonl"]
+    assert names(tmp_path) == ["save-10", "saves.jsonl"]
 
 
 def failing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -220,7 +221,7 @@ def test_a_failure_is_raised_at_the_next_step_and_the_next_save_works(
             saver._saver._pending._thread.join()  # type: ignore[union-attr]
         with pytest.raises(SaveError, match=r"saving step 1 to .*save-1: writing shards failed.*No space left"):
             saver.save_if_due(2)
-        assert os.listdir(tmp_path) == []
+        assert names(tmp_path) == []
         assert saver.save_if_due(3)
     assert steps(tmp_path) == [3]
 

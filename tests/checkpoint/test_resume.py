@@ -118,7 +118,7 @@ def test_a_damaged_checkpoint_is_replaced_when_its_step_comes_again(run: Path) -
     os.truncate(run / "save-10" / ".metadata", 0)
     resumed(run, total=10)
     assert resumed(run)["start"] == 10
-    assert (run / ".keepstep" / "set-aside" / "save-10-2" / "manifest.json").is_file()
+    assert (run / ".keepstep" / "quarantine" / "save-10.2" / "manifest.json").is_file()
 
 
 def test_a_moved_run_resumes(run: Path, tmp_path: Path) -> None:

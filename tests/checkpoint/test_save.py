@@ -20,6 +20,7 @@ from keepstep.plan.resume import Condition
 from keepstep.storage import deletion, local
 from keepstep.storage.survey import survey
 from tests.rig import tiny
+from tests.rig.folders import names
 
 
 def checkpointer(tmp_path: Path, keep: int | None = None, period: Any = 5, **parts: Any) -> keepstep.Checkpointer:
@@ -222,7 +223,7 @@ def test_leftovers_of_earlier_attempts_go_and_mix_with_nothing(tmp_path: Path) -
     (stale / "__3_0.distcp").write_text("old shard")
     with checkpointer(tmp_path) as saver:
         saver.save(5)
-    assert sorted(os.listdir(tmp_path / "run")) == ["save-5", "saves.jsonl"]
+    assert names(tmp_path / "run") == ["save-5", "saves.jsonl"]
     manifest = json.loads((tmp_path / "run" / "save-5" / "manifest.json").read_text())
     assert manifest["attempt"] == 2
     assert "__3_0.distcp" not in manifest["files"]
@@ -233,7 +234,7 @@ def test_disabled_never_saves(tmp_path: Path, period: Any) -> None:
     with checkpointer(tmp_path, period=period) as saver:
         assert not any(saver.save_if_due(step) for step in range(1, 21))
         assert not saver.save(20)
-    assert os.listdir(tmp_path) == []
+    assert names(tmp_path) == []
 
 
 class TestFailures:
@@ -243,7 +244,7 @@ class TestFailures:
         with pytest.raises(SaveError) as caught:
             saver.save(10)
         assert steps(tmp_path) == [5]
-        assert sorted(os.listdir(tmp_path / "run")) == ["save-5", "saves.jsonl"]
+        assert names(tmp_path / "run") == ["save-5", "saves.jsonl"]
         return caught.value
 
     @pytest.mark.parametrize("nth", range(1, 7))
@@ -310,7 +311,7 @@ class TestFailures:
             task.state["bad"] = {"list": [object()]}
             with pytest.raises(UnsupportedStateError, match=r"task\.bad\.list\.0 is a builtins\.object"):
                 saver.save(10)
-        assert sorted(os.listdir(tmp_path / "run")) == ["save-5", "saves.jsonl"]
+        assert names(tmp_path / "run") == ["save-5", "saves.jsonl"]
 
 
 def test_saving_draws_no_random_number_and_changes_nothing(tmp_path: Path) -> None:

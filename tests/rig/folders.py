@@ -1,11 +1,17 @@
 """Checkpoint folders without torch: right in form, with made-up content."""
 
+import os
 from pathlib import Path
 
 from keepstep.plan import layout
 from keepstep.plan.manifest import FileRecord, Manifest, to_text
 from keepstep.storage.digest import block_digests, digest_of_blocks, digest_of_bytes
 from keepstep.storage.index import IndexedFile, IndexItem, to_bytes
+
+
+def names(run: Path) -> list[str]:
+    """What lies in a run's folder, beside keepstep's own book-keeping (the lock of whoever is at work there)."""
+    return sorted(name for name in os.listdir(run) if name != layout.KEEPSTEP_FOLDER)
 
 
 def make_checkpoint(run: Path, step: int, *, attempt: int = 1, size: int = 40_000) -> Path:

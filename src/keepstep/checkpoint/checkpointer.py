@@ -1,30 +1,47 @@
 """The facade that a training loop talks to."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from keepstep.checkpoint.claim import FolderClaim, claim_folder
+from keepstep.checkpoint.damage import put_away
 from keepstep.checkpoint.garbage import no_collections
 from keepstep.checkpoint.probe import Probe, save_dir, settings_from_environment
-from keepstep.checkpoint.resume import Resumed, resume
+from keepstep.checkpoint.resume import DamagePolicy, Resumed, look, refuse, resume
 from keepstep.checkpoint.save import SaveRequest
 from keepstep.checkpoint.saver import Saver
-from keepstep.checkpoint.stop import StopNotice
+from keepstep.checkpoint.stop import StopNotice, seconds_left
+from keepstep.checkpoint.watchdog import watched
 from keepstep.config.checkpointing import CheckpointingConfig
 from keepstep.dist.agree import agreed
 from keepstep.dist.world import World, current_world
 from keepstep.errors import ConfigError, KeepstepError, SaveError
 from keepstep.plan.schedule import is_save_due
+from keepstep.plan.space import time_is_short
 from keepstep.provenance.record import RunFacts, collect
 from keepstep.state.job_state import JobState
 from keepstep.state.job_state import collect as collect_state
 from keepstep.state.model import ModelComponent
-from keepstep.storage.local import make_folders
-from keepstep.storage.survey import survey
+from keepstep.storage.exit_note import forget_exit, is_restart_after_stop, write_exit
+from keepstep.storage.save_log import SaveLog
 
 logger = logging.getLogger("keepstep")
+
+
+@dataclass(frozen=True)
+class _Told:
+    """What each rank tells the others at the end of a step: clocks and signals of one count for all."""
+
+    stop: bool
+    is_over: bool
+    seconds_left: float | None
+    expected_seconds: float
 
 
 class Checkpointer:
@@ -37,7 +54,9 @@ class Checkpointer:
         total_steps: the last step, which is saved whatever the period; None when it is not known.
         facts: more about the job for run.json.
         world: the ranks; by default those of torch.distributed.
-        handle_signals: note SIGTERM and SIGINT from `resume` to `close`, for `stop_requested`.
+        handle_signals: note the configuration's stop signals from `resume` to `close`, for `stop_requested`.
+        claim: the folder, where the caller has taken it already.
+        notice: where stop signals are noted, when the caller does that.
 
     Raises:
         ConfigError: `run_name` does not work as a folder name, or `total_steps` is not positive, or is missing where
@@ -54,6 +73,8 @@ class Checkpointer:
         facts: RunFacts | None = None,
         world: World | None = None,
         handle_signals: bool = True,
+        claim: FolderClaim | None = None,
+        notice: StopNotice | None = None,
     ) -> None:
         if run_name is not None and (not run_name or Path(run_name).name != run_name or run_name.startswith(".")):
             raise ConfigError(f"run_name = {run_name!r}: must work as a folder name")
@@ -66,19 +87,22 @@ class Checkpointer:
         self.folder = save_dir(config.save_dir) / (run_name or "")
         self.total_steps = total_steps
         self.stop_requested = False
-        self._world = world or current_world()
+        self._world = world or current_world(timedelta(seconds=config.timeout_seconds))
         self._components = state.components(self._world)
         self._optional = state.optional
         self._probe = Probe(observed, self._components, self._world) if observed else None
         self._facts = facts or RunFacts(run_name)
         self._record: Mapping[str, Any] | None = None
-        self._attempt: int | None = None
+        self._claim = claim
         self._saver = Saver(self._components, self._world, in_background=config.mode == "async" and not observed)
         self._is_warm = False
         self._last_step: int | None = None
         self._resumed = False
-        self._notice = StopNotice()
-        self._handle_signals = handle_signals
+        self._notice = notice or StopNotice()
+        self._handle_signals = handle_signals and notice is None
+        self.failed_saves = 0
+        self._number = 0
+        self._failed_in_a_row = 0
 
     def resume(self, step: int | None = None) -> int:
         """Restore the newest good checkpoint, or the one of `step`.
@@ -88,33 +112,65 @@ class Checkpointer:
 
         Raises:
             CheckpointNotFoundError: `step` was asked for and is not there.
-            DamagedCheckpointError: checkpoints are there, and none is good.
+            DamagedCheckpointError: checkpoints are there, and none is good, or the newest is not and `on_damage` is
+                "stop".
+            RunInUseError: another job saves to this folder.
             StateMismatchError: the checkpoint does not fit the registered state; nothing was changed.
             UnsupportedStateError: the registered state holds a value that cannot be stored.
             ResumeError, SaveError: a rank failed, or the folder cannot be made; the same error on all ranks.
         """
         self.wait()
         if self._handle_signals:
-            self._notice.install()
+            self._notice.install(self.config.stop_signals)
         self._prepare()
-        outcome = resume(self.folder, self._components, self._world, step, self._optional)
+        saves = self.config.period_steps != "disable"
+        # Nothing is written, not even a lock, before it is known that this is a start.
+        refuse(self.folder, look(self.folder, self._world, step))
+        try:
+            if saves:
+                self._take_folder()
+            with watched(f"resuming from {self.folder}", self.config.hang_seconds):
+                outcome = resume(
+                    self.folder, self._components, self._world, step, self._optional, self._damage_policy()
+                )
+            if saves:
+                self._try_out()
+                self._warm_up(outcome.step)
+        except BaseException:
+            self._give_folder_back()
+            raise
         self._last_step = outcome.step or None
         self._resumed = True
-        if self.config.period_steps != "disable":
-            self._try_out()
-            self._warm_up(outcome.step)
         self._log_start(outcome)
+        self._stop_again()
         if self._probe is not None:
             self._probe.started(outcome.step, self.total_steps)
         return outcome.step
 
+    def _damage_policy(self) -> DamagePolicy:
+        stop, full = self.config.on_damage == "stop", self.config.verify_on_resume == "full"
+        if self._claim is None:
+            return DamagePolicy(stop, full)
+        return DamagePolicy(stop, full, partial(put_away, self.folder, self._claim, self._world))
+
     def _try_out(self) -> None:
-        """Meet now, and not after hours, a folder that cannot be made or state that cannot be stored."""
+        """Meet now, and not after hours, state that cannot be stored; and learn what saves took before."""
         with agreed(self._world, f"preparing to save to {self.folder}", SaveError):
-            if self._world.rank == 0:
-                make_folders(self.folder)
             with no_collections():
                 collect_state(self._components)
+            last = SaveLog(self.folder).last_saved() if self._world.rank == 0 else {}
+        seconds, size = self._world.broadcast((last.get("seconds"), last.get("bytes")))
+        if isinstance(seconds, (int, float)) and isinstance(size, int):
+            self._saver.expect(float(seconds), size)
+
+    def _stop_again(self) -> None:
+        """A launcher may start a job again that was told to stop: it does not go on."""
+        with agreed(self._world, f"looking how {self.folder} was left"):
+            again = self._world.rank == 0 and is_restart_after_stop(self.folder)
+        if self._world.broadcast(again):
+            self.stop_requested = True
+            if self._world.rank == 0:
+                logger.warning("this job was told to stop, and was started again by its launcher: it does not go on")
 
     def save_if_due(self, step: int) -> bool:
         """Save if the period asks for it at this step, or a stop was requested. Returns whether it saved.
@@ -127,19 +183,20 @@ class Checkpointer:
         """
         if self._probe is not None:
             return self._observe(self._probe, step)
-        told = self._world.gather((self._notice.noted is not None, self._saver.is_over))
-        is_over = all(over for _, over in told)
+        told = self._world.gather(
+            _Told(
+                self._notice.noted is not None,
+                self._saver.is_over,
+                seconds_left(self._notice, self.config.grace_seconds),
+                self._saver.expected_seconds,
+            )
+        )
+        is_over = all(one.is_over for one in told)
         if is_over:
-            self.wait()
-        if any(stop for stop, _ in told):
-            if not self.stop_requested and self._world.rank == 0:
-                logger.warning("stop requested: saving step %d and leaving", step)
-            self.stop_requested = True
+            self._settle(step)
+        if self.stop_requested or any(one.stop for one in told):
+            return self._stop(step, told)
         is_due = is_save_due(step, self.total_steps, self.config.period_steps)
-        if self.stop_requested:
-            saved = self.save(step)
-            self.wait()
-            return saved
         if is_due and not is_over and self.config.when_busy == "skip" and step != self.total_steps:
             self._saver.skip(self._request(step))
             return False
@@ -149,6 +206,59 @@ class Checkpointer:
             self._is_warm = True
             self._warm_up(step)
         return False
+
+    def _stop(self, step: int, told: Sequence["_Told"]) -> bool:
+        """A stop was requested: save this step, if there is time, and let the loop leave."""
+        is_first = not self.stop_requested
+        self.stop_requested = True
+        self.wait()
+        left, needed = [one.seconds_left for one in told], [one.expected_seconds for one in told]
+        if time_is_short(left, needed):
+            seconds = min(one for one in left if one is not None)
+            text = f"{max(0.0, seconds):.0f} s are left, and a save takes {max(needed):.0f} s"
+            before = f"step {self._last_step} is saved" if self._last_step else "nothing is saved"
+            if is_first and self._world.rank == 0:
+                logger.warning("stop requested: not enough time to save step %d (%s); %s", step, text, before)
+            saved = False
+        else:
+            text = ""
+            if is_first and self._world.rank == 0:
+                logger.warning("stop requested: saving step %d and leaving", step)
+            saved = self.save(step)
+            self.wait()
+        if self._world.rank == 0 and self._claim is not None:
+            self._note_exit(step, text)
+        return saved
+
+    def _note_exit(self, step: int, why_not_saved: str) -> None:
+        try:
+            write_exit(
+                self.folder, "stopped", 75, step=step, saved_step=self._last_step, not_saved_because=why_not_saved
+            )
+        except OSError as error:
+            logger.warning("could not note the stop in %s: %s", self.folder, error)
+
+    def _settle(self, step: int) -> None:
+        """Hear how a save in the background has ended, and take a failure as it is configured."""
+        try:
+            self.wait()
+        except SaveError as error:
+            self._tolerate(error, step)
+
+    def _tolerate(self, error: SaveError, step: int) -> None:
+        """Go on after a save that failed, where that is configured and still makes sense. The same on all ranks."""
+        self.failed_saves += 1
+        self._failed_in_a_row += 1
+        config, in_a_row = self.config, self._failed_in_a_row
+        is_last = self.stop_requested or step == self.total_steps
+        if config.on_save_error == "stop" or is_last or in_a_row >= config.max_failed_saves:
+            raise error
+        # Only the main process looks whether the folder was taken over: no later save could succeed.
+        if self._world.broadcast(self._claim is not None and self._claim.is_lost):
+            raise error
+        if self._world.rank == 0:
+            logger.warning("%s. Going on without it (failed save %d of %d)", error, in_a_row, config.max_failed_saves)
+            SaveLog(self.folder).failed(step, self._claim.attempt if self._claim else 0, str(error))
 
     def _warm_up(self, step: int) -> None:
         """Let the first save in the background cost what the others do. After the first step there are moments too."""
@@ -162,7 +272,8 @@ class Checkpointer:
         In async mode it returns when the state is copied; how the save ends is told by the next call, or by `wait`.
 
         Raises:
-            SaveError: the same on every rank; nothing was committed, earlier checkpoints are untouched.
+            SaveError: the same on every rank; nothing was committed, earlier checkpoints are untouched. With
+                `on_save_error: continue` only when it is the last step's or too many have failed; else it is False.
         """
         if step < 0:
             raise ValueError(f"step must not be negative, not {step}")
@@ -170,8 +281,14 @@ class Checkpointer:
             return self._observe(self._probe, step)
         if self.config.period_steps == "disable":
             return False
-        self.wait()
-        return False if step == self._last_step else self._save(step)
+        self._settle(step)
+        if step == self._last_step:
+            return False
+        try:
+            return self._save(step)
+        except SaveError as error:
+            self._tolerate(error, step)
+            return False
 
     def _observe(self, probe: Probe, step: int) -> bool:
         """Under a twin check the check says when to save, and that the run ends there as in a crash."""
@@ -192,7 +309,12 @@ class Checkpointer:
 
     def _save(self, step: int) -> bool:
         self._prepare()
-        self._saver.start(self._request(step))
+        request = self._request(step)
+        if self._world.rank == 0 and self._number == 0:
+            forget_exit(self.folder)
+        self._number += 1
+        with watched(f"saving step {step}", self.config.hang_seconds):
+            self._saver.start(request)
         self._note_saved()
         return True
 
@@ -200,7 +322,7 @@ class Checkpointer:
         return SaveRequest(
             folder=self.folder,
             step=step,
-            attempt=self._agree_attempt(),
+            claim=self._take_folder(),
             parent=self._last_step,
             resumed=self._resumed,
             record=self._run_record(),
@@ -209,8 +331,9 @@ class Checkpointer:
         )
 
     def _note_saved(self) -> None:
-        if self._saver.last_step is not None:
+        if self._saver.last_step is not None and self._saver.last_step != self._last_step:
             self._last_step = self._saver.last_step
+            self._failed_in_a_row = 0
 
     @property
     def is_idle(self) -> bool:
@@ -238,7 +361,9 @@ class Checkpointer:
             self.wait()
         finally:
             self._saver.release()
-            self._notice.restore()
+            self._give_folder_back()
+            if self._handle_signals:
+                self._notice.restore()
 
     def __enter__(self) -> "Checkpointer":
         return self
@@ -256,12 +381,15 @@ class Checkpointer:
         except KeepstepError as second:
             logger.error("besides, the save under way failed: %s", second)
 
-    def _agree_attempt(self) -> int:
-        if self._attempt is None:
-            with agreed(self._world, f"looking into {self.folder}", SaveError):
-                last = survey(self.folder).last_attempt if self._world.rank == 0 else 0
-            self._attempt = self._world.broadcast(last) + 1
-        return self._attempt
+    def _take_folder(self) -> FolderClaim:
+        if self._claim is None:
+            self._claim = claim_folder(self.folder, self._world)
+        return self._claim
+
+    def _give_folder_back(self) -> None:
+        if self._claim is not None:
+            self._claim.release()
+            self._claim = None
 
     def _run_record(self) -> Mapping[str, Any]:
         if self._record is None:

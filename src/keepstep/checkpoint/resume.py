@@ -3,7 +3,7 @@
 import contextlib
 import logging
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,6 +28,7 @@ from keepstep.plan.blocks import rest, share_out
 from keepstep.plan.resume import Condition, Found, ResumeDecision, Start, decide
 from keepstep.state.component import Component
 from keepstep.state.job_state import LoadPlan, apply, check, plan_load, refuse_problems
+from keepstep.storage.quarantine import quarantined_steps
 from keepstep.storage.survey import inspect, survey
 from keepstep.storage.verify import Damage, verify_files
 
@@ -35,6 +36,23 @@ logger = logging.getLogger("keepstep")
 
 _RETRIES = 5
 _RETRY_SECONDS = 0.5
+_TO_FALL_BACK = "Nothing was moved; on_damage: fall_back takes the checkpoint before it"
+
+
+@dataclass(frozen=True)
+class DamagePolicy:
+    """What is done about checkpoints that are not as they were written.
+
+    Attributes:
+        stop: nothing, and the resume fails; otherwise the one before is taken.
+        full: every byte is compared, not only what this job reads.
+        put_away: takes a damaged one out of the way, given its step, what is damaged, and the step that is tried next.
+            Called on all ranks.
+    """
+
+    stop: bool = False
+    full: bool = True
+    put_away: Callable[[int, Sequence[Damage], int | None], None] = lambda step, damage, following: None
 
 
 @dataclass(frozen=True)
@@ -58,13 +76,14 @@ def look(folder: Path, world: World, requested: int | None = None) -> ResumeDeci
         with agreed(world, f"looking for checkpoints in {folder}", ResumeError):
             seen = survey(folder)
             found = [c.found for c in seen.checkpoints]
+            quarantined = quarantined_steps(folder)
         listings = world.gather([(f.step, f.condition) for f in found])
         differing = [rank for rank, listing in enumerate(listings) if listing != listings[0]]
         if not differing:
             for name in seen.foreign:
                 if layout.step_of(name) is not None:
                     _warn(world, f"ignored {folder / name}: a checkpoint is a folder, and this is a link or a file")
-            return world.broadcast(decide(found, requested))
+            return world.broadcast(decide(found, requested, quarantined))
         if retry < _RETRIES - 1:
             time.sleep(_RETRY_SECONDS)  # network file systems cache listings for a moment
     hosts = world.gather(host_name())
@@ -77,12 +96,30 @@ def look(folder: Path, world: World, requested: int | None = None) -> ResumeDeci
     )
 
 
+def refuse(folder: Path, decision: ResumeDecision) -> None:
+    """Raise what a decision means, where it means neither a fresh start nor a resume.
+
+    Raises:
+        CheckpointNotFoundError, CouldNotLookError, DamagedCheckpointError: see `resume`.
+    """
+    match decision.start:
+        case Start.NOT_FOUND:
+            raise CheckpointNotFoundError(f"{folder}: {decision.reason}")
+        case Start.TOO_NEW:
+            raise CouldNotLookError(f"{folder}: {decision.reason}")
+        case Start.NOTHING_GOOD:
+            raise DamagedCheckpointError(f"{folder}: no checkpoint is complete and unchanged. {decision.reason}")
+        case Start.FRESH | Start.RESUME:
+            pass
+
+
 def resume(
     folder: Path,
     components: Sequence[Component],
     world: World,
     requested: int | None = None,
     optional: frozenset[str] = frozenset(),
+    policy: DamagePolicy = DamagePolicy(),
 ) -> Resumed:
     """Restore the newest good checkpoint, or say that this is a fresh start. Collective.
 
@@ -92,27 +129,27 @@ def resume(
         world: the ranks.
         requested: the step to restore; None for the newest.
         optional: names of components that may find nothing in the checkpoint, or leave something.
+        policy: what is done about damaged ones.
 
     Raises:
         CheckpointNotFoundError: the requested step is not there.
-        DamagedCheckpointError: checkpoints are there, and none is good.
+        DamagedCheckpointError: checkpoints are there, and none is good, or the newest is not and the policy is to stop.
         StateMismatchError: the checkpoint does not fit the registered state; nothing was changed.
         ResumeError: a rank failed; named on all ranks.
     """
     decision = look(folder, world, requested)
     for found in decision.ignored:
         _warn(world, f"ignored {folder / layout.checkpoint_name(found.step)}: {found.problem}")
-    match decision.start:
-        case Start.NOT_FOUND:
-            raise CheckpointNotFoundError(f"{folder}: {decision.reason}")
-        case Start.TOO_NEW:
-            raise CouldNotLookError(f"{folder}: {decision.reason}")
-        case Start.NOTHING_GOOD:
-            raise DamagedCheckpointError(f"{folder}: no checkpoint is complete and unchanged. {decision.reason}")
-        case Start.FRESH:
-            return Resumed(0, None)
-        case Start.RESUME:
-            pass
+    refuse(folder, decision)
+    if decision.start is Start.FRESH:
+        return Resumed(0, None)
+    if policy.stop and decision.damaged:
+        worst = decision.damaged[0]
+        raise DamagedCheckpointError(
+            f"{folder / layout.checkpoint_name(worst.step)} is damaged: {worst.problem}. {_TO_FALL_BACK}"
+        )
+    for one in decision.damaged:
+        policy.put_away(one.step, [Damage("", one.problem)], decision.candidates[0])
     problems: list[str] = []
     candidates = decision.candidates if requested is None else decision.candidates[:1]
     for number, step in enumerate(candidates):
@@ -120,7 +157,7 @@ def resume(
         older = [folder / layout.checkpoint_name(other) for other in candidates[number + 1 :]]
         try:
             with no_collections():
-                damage, world_size = _load(path, components, world, older, optional)
+                damage, world_size = _load(path, components, world, older, optional, full=policy.full)
         except StateMismatchError as error:
             if not problems:
                 raise
@@ -130,6 +167,9 @@ def resume(
             return Resumed(step, path, world_size)
         text = f"{path} is damaged: {damage[0]}" + (f" and {len(damage) - 1} more places" if len(damage) > 1 else "")
         problems.append(text)
+        if policy.stop:
+            raise DamagedCheckpointError(f"{text}. {_TO_FALL_BACK} (Weights in memory may be partly overwritten.)")
+        policy.put_away(step, damage, candidates[number + 1] if older else None)
         if older:
             _warn(world, f"{text}; trying the checkpoint before it")
     raise DamagedCheckpointError(
@@ -139,7 +179,13 @@ def resume(
 
 
 def _load(
-    path: Path, components: Sequence[Component], world: World, older: Sequence[Path], optional: frozenset[str]
+    path: Path,
+    components: Sequence[Component],
+    world: World,
+    older: Sequence[Path],
+    optional: frozenset[str],
+    *,
+    full: bool,
 ) -> tuple[list[Damage], int]:
     """Restore one checkpoint, comparing every byte with its digest on the way. Collective.
 
@@ -167,7 +213,9 @@ def _load(
             kept = _keep(plan, source, older)
             fill(source, plan.tensors)
         # All ranks go on together, or none does: the rest is shared out among all of them.
-        found = _all(damage, world) or _all(_verify_rest(source, path, world), world)
+        found = _all(damage, world)
+        if not found and full:
+            found = _all(_verify_rest(source, path, world), world)
         if found:
             _put_back(kept)
             return found, 0
@@ -235,4 +283,4 @@ def _steps(listing: Sequence[tuple[int, Condition]]) -> str:
     return ", ".join(f"save-{step} {condition.value}" for step, condition in listing) or "none"
 
 
-__all__ = ["Found", "Resumed", "look", "resume"]
+__all__ = ["DamagePolicy", "Found", "Resumed", "look", "refuse", "resume"]

@@ -1,5 +1,6 @@
 """The save path. Read it from top to bottom: it is the order that makes a checkpoint trustworthy."""
 
+import errno
 import logging
 import os
 import time
@@ -8,21 +9,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from keepstep.checkpoint.claim import FolderClaim
 from keepstep.checkpoint.snapshot import Snapshot
 from keepstep.dcp.fragments import MetadataParts
 from keepstep.dcp.writer import Written, write_file, write_shard
 from keepstep.dist.agree import agreed, told_to_main
 from keepstep.dist.world import World
-from keepstep.errors import SaveError
+from keepstep.errors import RunInUseError, SaveError
 from keepstep.plan import layout
 from keepstep.plan.manifest import FileRecord, Manifest
 from keepstep.plan.manifest import to_text as manifest_text
 from keepstep.plan.resume import Condition
 from keepstep.plan.retention import plan_retention
+from keepstep.plan.space import missing_bytes
 from keepstep.provenance.record import to_text as record_text
 from keepstep.storage.deletion import delete_checkpoint
 from keepstep.storage.digest import digest_of_bytes
-from keepstep.storage.local import exchange, make_folders, publish, remove_tree, sync_folder
+from keepstep.storage.leases import held_steps
+from keepstep.storage.local import exchange, free_bytes, make_folders, publish, remove_tree, sync_folder
 from keepstep.storage.survey import SurveyedCheckpoint, inspect, survey
 from keepstep.storage.writer import Writer
 
@@ -36,7 +40,7 @@ class SaveRequest:
     Attributes:
         folder: the run's folder.
         step: completed steps.
-        attempt: this attempt of the run, as agreed by all ranks.
+        claim: the hold on that folder, and the number of this attempt of the run.
         parent: the step that this attempt resumed from or saved last.
         resumed: whether this attempt has looked for checkpoints and begun where they ended.
         record: the run record's fields; the main process's count.
@@ -46,12 +50,16 @@ class SaveRequest:
 
     folder: Path
     step: int
-    attempt: int
+    claim: FolderClaim
     parent: int | None
     resumed: bool
     record: Mapping[str, Any]
     components: tuple[str, ...]
     num_to_keep: int | None
+
+    @property
+    def attempt(self) -> int:
+        return self.claim.attempt
 
     @property
     def temporary(self) -> Path:
@@ -83,6 +91,7 @@ def save(
     world: World,
     writer: Writer,
     parts: MetadataParts,
+    expected_size: int = 0,
 ) -> Saved:
     """Write and commit a snapshot. All ranks take part, in the foreground or in the background (`world` tells how).
 
@@ -92,6 +101,7 @@ def save(
         world: how the ranks meet.
         writer: writes the shards.
         parts: what the main process knows of the files' content from earlier saves.
+        expected_size: bytes of all ranks' files, as far as the main process knows; so many must be free.
 
     Raises:
         SaveError: on every rank, naming the rank that failed. Nothing was committed.
@@ -100,7 +110,7 @@ def save(
     try:
         with agreed(world, phase_of(request, "preparing"), SaveError):
             if world.rank == 0:
-                _prepare(request)
+                _prepare(request, expected_size)
 
         def write() -> Written:
             written = write_shard(request.temporary, snapshot.image, writer, snapshot.fragment)
@@ -119,7 +129,7 @@ def save(
         snapshot.image.release()
     saved = Saved(request.step, tuple(shares), time.monotonic() - started, time.monotonic() - committing)
     if world.rank == 0:
-        apply_retention(request.folder, request.num_to_keep, request.step, request.attempt)
+        apply_retention(request)
     # Nobody goes on before the folder is as it will be.
     world.broadcast(None)
     return saved
@@ -130,8 +140,9 @@ def phase_of(request: SaveRequest, what: str) -> str:
     return f"saving step {request.step} to {request.final}: {what}"
 
 
-def _prepare(request: SaveRequest) -> None:
+def _prepare(request: SaveRequest, expected_size: int) -> None:
     make_folders(request.folder)
+    request.claim.confirm()
     found = survey(request.folder)
     for name in found.leftovers:
         attempt = layout.attempt_of(name)
@@ -141,6 +152,13 @@ def _prepare(request: SaveRequest) -> None:
         if _is_of_an_abandoned_line(request, checkpoint):
             _set_aside(request, checkpoint.path, f"this run went on from step {request.parent or 0}")
     remove_tree(request.temporary)
+    if missing := missing_bytes(free_bytes(request.folder), expected_size):
+        raise OSError(
+            errno.ENOSPC,
+            f"not enough space: a checkpoint takes {expected_size:,} bytes, {missing:,} more than are free. Earlier "
+            "checkpoints are untouched; free some space, or keep fewer (num_to_keep)",
+            str(request.folder),
+        )
     request.temporary.mkdir()
 
 
@@ -169,8 +187,13 @@ def _commit(request: SaveRequest, parts: MetadataParts, shares: Sequence[Written
     # Every name in the folder must be durable before the folder gets the name that makes it a checkpoint.
     sync_folder(folder)
     final = request.final
+    request.claim.confirm()
     if _is_complete(request) and exchange(folder, final):
-        sync_folder(final.parent)
+        try:
+            sync_folder(final.parent)
+        except OSError:
+            exchange(folder, final)  # as in `publish`
+            raise
         logger.warning("save-%d existed already; the new one has taken its place", request.step)
         _discard(folder)
         return
@@ -187,7 +210,7 @@ def _is_complete(request: SaveRequest) -> bool:
 
 def _set_aside(request: SaveRequest, path: Path, why: str) -> None:
     """Take a folder out of the way and keep it: it may be the only copy of something."""
-    aside = request.folder / layout.KEEPSTEP_FOLDER / "set-aside"
+    aside = request.folder / layout.SET_ASIDE
     make_folders(aside)
     target = aside / f"{path.name}-{request.attempt}"
     while os.path.lexists(target):
@@ -205,15 +228,25 @@ def _discard(path: Path) -> None:
         logger.warning("could not delete %s (%s); the next save tries again", path, error)
 
 
-def apply_retention(folder: Path, num_to_keep: int | None, just_saved: int, attempt: int) -> None:
+def apply_retention(request: SaveRequest) -> None:
     """Delete what the retention rule gives up. Only the main process calls it; a failure warns and never raises."""
-    if num_to_keep is None:
+    folder = request.folder
+    if request.num_to_keep is None:
         return
     try:
+        request.claim.confirm()
         committed = [c.found.step for c in survey(folder).complete]
-        for verdict in plan_retention(committed, num_to_keep, protected=[just_saved]):
-            if not verdict.keep:
-                delete_checkpoint(folder, verdict.step, attempt)
+        verdicts = plan_retention(committed, request.num_to_keep, [request.step], held_steps(folder))
+    except (OSError, RunInUseError) as error:
+        logger.warning("could not look for old checkpoints in %s (%s); the next save tries again", folder, error)
+        return
+    for verdict in verdicts:
+        if verdict.keep:
+            continue
+        try:
+            if delete_checkpoint(folder, verdict.step, request.attempt):
                 logger.info("deleted save-%d: %s", verdict.step, verdict.reason)
-    except OSError as error:
-        logger.warning("could not delete old checkpoints in %s (%s); the next save tries again", folder, error)
+        except FileNotFoundError:
+            logger.warning("save-%d was to be deleted (%s), and is gone already", verdict.step, verdict.reason)
+        except OSError as error:
+            logger.warning("could not delete save-%d (%s); the next save tries again", verdict.step, error)

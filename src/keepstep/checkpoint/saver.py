@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import secrets
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 from torch.distributed import DistError
@@ -25,6 +26,8 @@ logger = logging.getLogger("keepstep")
 
 # Seconds that a rank which ends by an error waits for others that may be gone.
 _IMPATIENCE = 15.0
+# Saves whose time counts for what the next will take.
+_REMEMBERED = 3
 
 
 class Saver:
@@ -47,7 +50,19 @@ class Saver:
         self._mailbox: Mailbox | None = None
         self._number = 0
         self._has_begun = False
+        self._size = 0
+        self._took: deque[float] = deque(maxlen=_REMEMBERED)
         self.last_step: int | None = None
+
+    @property
+    def expected_seconds(self) -> float:
+        """How long a save may take, from what the last ones took on this rank; 0 when there was none."""
+        return max(self._took, default=0.0)
+
+    def expect(self, seconds: float, size: int) -> None:
+        """Take from an earlier attempt what saves took there: seconds, and bytes of all ranks."""
+        self._took.append(seconds)
+        self._size = size
 
     @property
     def is_over(self) -> bool:
@@ -113,8 +128,11 @@ class Saver:
             self._background_writer.release()
 
     def _save(self, request: SaveRequest, snapshot: Snapshot, world: World, writer: Writer) -> Saved:
-        saved = save(request, snapshot, world, writer, self._parts)
+        size = self._size or snapshot.image.shard.size * world.size
+        saved = save(request, snapshot, world, writer, self._parts, size)
+        self._took.append(snapshot.seconds + saved.seconds)
         if world.rank == 0:
+            self._size = sum(share.size for share in saved.shares)
             self._tell(request, snapshot, saved)
         return saved
 

@@ -7,6 +7,7 @@ from pydantic import BeforeValidator, Field
 from keepstep.config.base import Section
 
 Period = int | Literal["last_step", "disable"]
+StopSignal = Literal["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGCONT", "SIGXCPU"]
 
 
 def _period(value: object) -> object:
@@ -33,6 +34,17 @@ class CheckpointingConfig(Section):
             into host memory, which takes as many bytes a rank as its shard.
         when_busy: what happens in async mode when a save comes due while one is under way: "wait" for it, or "skip"
             the new one (never the last step's, nor that of a stop).
+        on_damage: what a resume does about a checkpoint that is not as it was written: "fall_back": move it to
+            `.keepstep/quarantine`, with a report, and take the one before it; "stop": leave all as it is and fail.
+        verify_on_resume: "full": every byte of a checkpoint is compared with its digest; "loaded": what this job reads.
+        on_save_error: what a save that failed does: "stop": it raises; "continue": it warns and the job goes on, until
+            `max_failed_saves` of them fail in a row. The last step's save and that of a stop raise in any case.
+        max_failed_saves: so many in a row end the job.
+        stop_signals: on these the job saves the step that it is at and leaves.
+        grace_seconds: how long after such a signal the process is killed. Where a save would take longer, none is
+            begun. None: what SLURM says, if it started the job; else as long as it takes.
+        hang_seconds: a save or a resume that takes longer prints the stacks of all threads, and goes on waiting.
+        timeout_seconds: how long ranks wait for each other before they give up.
     """
 
     save_dir: Annotated[str, Field(min_length=1)]
@@ -40,3 +52,11 @@ class CheckpointingConfig(Section):
     num_to_keep: Annotated[int | None, BeforeValidator(_number_to_keep)] = None
     mode: Literal["sync", "async"] = "sync"
     when_busy: Literal["wait", "skip"] = "wait"
+    on_damage: Literal["fall_back", "stop"] = "fall_back"
+    verify_on_resume: Literal["full", "loaded"] = "full"
+    on_save_error: Literal["stop", "continue"] = "stop"
+    max_failed_saves: Annotated[int, Field(ge=1)] = 3
+    stop_signals: tuple[StopSignal, ...] = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2")
+    grace_seconds: Annotated[float | None, Field(gt=0)] = None
+    hang_seconds: Annotated[float, Field(gt=0)] = 600.0
+    timeout_seconds: Annotated[float, Field(gt=0)] = 7200.0

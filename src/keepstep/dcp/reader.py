@@ -178,7 +178,7 @@ def _opened(source: Source, name: str) -> Iterator[VerifiedFile]:
     except FileNotFoundError:
         raise DamageFoundError(Damage(name, "it is missing")) from None
     except DamagedBlocksError as error:
-        raise DamageFoundError(Damage(name, str(error))) from error
+        raise DamageFoundError(Damage(name, str(error), error.keys)) from error
     except OSError as error:
         raise CouldNotLookError(f"cannot read {source.folder / name}: {error}") from error
 

@@ -6,6 +6,8 @@ MANIFEST = "manifest.json"
 RUN_RECORD = "run.json"
 METADATA = ".metadata"
 KEEPSTEP_FOLDER = ".keepstep"
+QUARANTINE = f"{KEEPSTEP_FOLDER}/quarantine"
+SET_ASIDE = f"{KEEPSTEP_FOLDER}/set-aside"
 
 # No leading zeros, no suffix, ASCII digits only: save-007, save-10.bak and save-10x belong to somebody else.
 _CHECKPOINT = re.compile(r"save-(0|[1-9][0-9]{0,18})", re.ASCII)
@@ -38,6 +40,16 @@ def attempt_of(name: str) -> int | None:
     """The attempt that left an uncommitted folder, None if `name` is not such a folder."""
     match = _UNCOMMITTED.fullmatch(name)
     return int(match[3]) if match else None
+
+
+def kept_step(name: str) -> int | None:
+    """The step of a checkpoint that was moved away under `moved_name`."""
+    return step_of(name.partition(".")[0])
+
+
+def moved_name(step: int, attempt: int, number: int = 0) -> str:
+    """Folder name of a checkpoint that was moved away by an attempt; `number` where that moved several of one step."""
+    return f"save-{step}.{attempt}" + (f".{number}" if number else "")
 
 
 def is_doomed(name: str) -> bool:

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from keepstep.plan.layout import QUARANTINE
+
 
 class Condition(Enum):
     """What a `save-<step>` folder is, judged by its manifest and file sizes."""
@@ -16,11 +18,15 @@ class Condition(Enum):
 
 @dataclass(frozen=True)
 class Found:
-    """A `save-<step>` folder. `problem` says what is wrong with one that is not complete."""
+    """A `save-<step>` folder. `problem` says what is wrong with one that is not complete.
+
+    `may_arrive`: all that is wrong is that files are missing. A copy that is under way looks like that.
+    """
 
     step: int
     condition: Condition
     problem: str = ""
+    may_arrive: bool = False
 
 
 class Start(Enum):
@@ -49,12 +55,23 @@ class ResumeDecision:
     ignored: tuple[Found, ...]
     reason: str
 
+    @property
+    def damaged(self) -> tuple[Found, ...]:
+        """Those of the ignored that were committed once and are not as they were written; newest first."""
+        return tuple(f for f in self.ignored if f.condition is Condition.DAMAGED and not f.may_arrive)
 
-def decide(found: Sequence[Found], requested: int | None = None) -> ResumeDecision:
+
+def decide(found: Sequence[Found], requested: int | None = None, quarantined: Sequence[int] = ()) -> ResumeDecision:
     """Choose what to resume from: the requested step and no other, else the newest complete one.
 
     A `save-<step>` without a manifest never was committed: it does not stand against a fresh start. One whose manifest
-    exists but which is damaged does: starting from scratch beside it would throw a run away silently.
+    exists but which is damaged does, also from quarantine: starting from scratch beside it would throw a run away
+    silently.
+
+    Args:
+        found: the `save-<step>` folders.
+        requested: the step to resume from, None for the newest.
+        quarantined: steps of damaged checkpoints that were moved away.
     """
     newest_first = sorted(found, key=lambda f: f.step, reverse=True)
     complete = tuple(f.step for f in newest_first if f.condition is Condition.COMPLETE)
@@ -64,6 +81,8 @@ def decide(found: Sequence[Found], requested: int | None = None) -> ResumeDecisi
             return ResumeDecision(Start.RESUME, (requested,), (), f"step {requested} was asked for")
         there = ", ".join(str(step) for step in complete) or "none"
         wrong = next((f"; save-{f.step} is {f.condition.value}: {f.problem}" for f in bad if f.step == requested), "")
+        if not wrong and requested in quarantined:
+            wrong = f"; save-{requested} was damaged and lies in {QUARANTINE}"
         return ResumeDecision(
             Start.NOT_FOUND, (), bad, f"step {requested} was asked for; steps that can be resumed: {there}{wrong}"
         )
@@ -78,5 +97,10 @@ def decide(found: Sequence[Found], requested: int | None = None) -> ResumeDecisi
     if damaged:
         return ResumeDecision(
             Start.NOTHING_GOOD, (), bad, "; ".join(f"save-{f.step}: {f.problem}" for f in damaged[:3])
+        )
+    if quarantined:
+        names = ", ".join(f"save-{step}" for step in sorted(quarantined, reverse=True)[:3])
+        return ResumeDecision(
+            Start.NOTHING_GOOD, (), bad, f"{names} was damaged and lies in {QUARANTINE}; --fresh starts over"
         )
     return ResumeDecision(Start.FRESH, (), bad, "there is no checkpoint")

@@ -3,11 +3,26 @@
 from pathlib import Path
 
 from keepstep.plan import layout
+from keepstep.storage.leases import held_steps
 from keepstep.storage.local import remove_tree
 
 
-def delete_checkpoint(folder: Path, step: int, attempt: int) -> None:
-    """Rename a checkpoint to a name that nobody loads, then delete it. Raises OSError when either fails."""
-    doomed = folder / layout.doomed_name(step, attempt)
-    (folder / layout.checkpoint_name(step)).rename(doomed)
+def delete_checkpoint(folder: Path, step: int, attempt: int) -> bool:
+    """Rename a checkpoint to a name that nobody loads, then delete it.
+
+    Returns:
+        False when a reader holds it: it is there as before.
+
+    Raises:
+        OSError: it cannot be renamed or deleted.
+    """
+    name, doomed = folder / layout.checkpoint_name(step), folder / layout.doomed_name(step, attempt)
+    if doomed.exists():  # of a deletion that did not end
+        remove_tree(doomed)
+    name.rename(doomed)
+    # Asked after the rename: a reader that comes from now on finds nothing to hold.
+    if step in held_steps(folder):
+        doomed.rename(name)
+        return False
     remove_tree(doomed)
+    return True

@@ -115,9 +115,26 @@ def replace_text(path: Path, text: str) -> None:
 
 
 def publish(source: Path, target: Path) -> None:
-    """Rename a finished folder to its final, free name and make that durable."""
+    """Rename a finished folder to its final, free name and make that durable.
+
+    Raises:
+        OSError: it failed; the folder has its old name.
+    """
     source.rename(target)
-    sync_folder(target.parent)
+    try:
+        sync_folder(target.parent)
+    except OSError:
+        # A name that a power cut may take back must not stand: older ones would be deleted for it.
+        target.rename(source)
+        raise
+
+
+def free_bytes(folder: Path) -> int | None:
+    """What this user may still write to the file system of a folder; None where it does not say."""
+    found = os.statvfs(folder)
+    if not found.f_blocks:
+        return None
+    return found.f_frsize * (found.f_bfree if os.geteuid() == 0 else found.f_bavail)
 
 
 def exchange(first: Path, second: Path) -> bool:

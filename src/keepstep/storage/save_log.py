@@ -2,14 +2,17 @@
 
 import json
 import logging
+import os
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 logger = logging.getLogger("keepstep")
 
 NAME = "saves.jsonl"
+# Bytes at the end that hold at least one line.
+_TAIL = 4 * 1024 * 1024
 
 
 class SaveLog:
@@ -61,13 +64,45 @@ class SaveLog:
             }
         )
 
+    def failed(self, step: int, attempt: int, problem: str) -> None:
+        """Note a save that failed, where the job goes on all the same."""
+        self._append({"step": step, "attempt": attempt, "outcome": "failed", "problem": problem})
+
+    def last_saved(self) -> dict[str, Any]:
+        """The line of the last save; empty when there is none, or the file cannot be read."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
+                lines = file.read().split(b"\n")
+        except OSError:
+            return {}
+        for line in reversed(lines):
+            try:
+                found = json.loads(line)
+            except ValueError:
+                continue
+            if isinstance(found, dict) and found.get("outcome") == "saved":
+                return found
+        return {}
+
     def skipped(self, step: int, attempt: int) -> None:
         """Note a save that was left out since one was under way."""
         self._append({"step": step, "attempt": attempt, "outcome": "skipped"})
 
     def _append(self, line: Mapping[str, Any]) -> None:
         try:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({"time": round(time.time(), 3), **line}, separators=(",", ":")) + "\n")
+            text = json.dumps({"time": round(time.time(), 3), **line}, separators=(",", ":")) + "\n"
+            with self._path.open("ab+") as file:
+                if _is_torn(file):  # by a process that was killed: what it left is no part of this line
+                    text = "\n" + text
+                file.write(text.encode())
         except OSError as error:
             logger.warning("could not write %s: %s", self._path, error)
+
+
+def _is_torn(file: BinaryIO) -> bool:
+    size = os.fstat(file.fileno()).st_size
+    if not size:
+        return False
+    file.seek(size - 1)
+    return file.read(1) != b"\n"

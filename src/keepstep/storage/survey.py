@@ -109,11 +109,13 @@ def inspect(path: Path, step: int) -> SurveyedCheckpoint:
     if manifest.step != step:
         problem = f"its manifest is of step {manifest.step}"
         return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, problem), manifest)
+    missing = []
     for name, record in manifest.files.items():
         try:
             status = os.lstat(prefix + name)
         except FileNotFoundError:
-            return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, f"{name} is missing"), manifest)
+            missing.append(name)
+            continue
         except OSError as error:
             raise CouldNotLookError(f"cannot look at {path / name}: {error}") from error
         if not stat.S_ISREG(status.st_mode):
@@ -121,4 +123,7 @@ def inspect(path: Path, step: int) -> SurveyedCheckpoint:
         if status.st_size != record.size:
             problem = f"{name} has {status.st_size} bytes, not {record.size}"
             return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, problem), manifest)
+    if missing:
+        problem = f"{missing[0]} is missing" + (f", and {len(missing) - 1} more files" if len(missing) > 1 else "")
+        return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, problem, may_arrive=True), manifest)
     return SurveyedCheckpoint(path, Found(step, Condition.COMPLETE), manifest)

@@ -14,10 +14,11 @@ _SHOWN = 3
 
 @dataclass(frozen=True)
 class Damage:
-    """One file that is not as it was written. `problem` names what it holds there where that is known."""
+    """One file that is not as it was written. `problem` says what it holds there where that is known (`keys`)."""
 
     file: str
     problem: str
+    keys: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         return f"{self.file}: {self.problem}"

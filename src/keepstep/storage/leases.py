@@ -1,0 +1,97 @@
+"""Readers that hold a checkpoint: as long as a lease lives, nobody deletes or moves it.
+
+A lease is a file `.keepstep/leases/save-<step>.<name>` that its holder touches. It says for how many seconds it is
+good after that, by the clock of the file system.
+"""
+
+import contextlib
+import json
+import os
+import secrets
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from keepstep.errors import CheckpointNotFoundError
+from keepstep.plan import layout
+from keepstep.storage.local import make_folders
+
+_FOLDER = f"{layout.KEEPSTEP_FOLDER}/leases"
+_LONGEST = 24 * 3600.0
+
+
+@contextmanager
+def hold(folder: Path, step: int, seconds: float = 60.0) -> Iterator[Path]:
+    """Hold a checkpoint for the duration of the body.
+
+    Args:
+        folder: the run's folder.
+        step: which checkpoint.
+        seconds: how long the lease outlives this process, should that die.
+
+    Yields:
+        The checkpoint.
+
+    Raises:
+        CheckpointNotFoundError: it is gone.
+    """
+    place = folder / _FOLDER
+    make_folders(place)
+    lease = place / f"{layout.checkpoint_name(step)}.{secrets.token_hex(8)}"
+    lease.write_text(json.dumps({"seconds": seconds}))
+    over = threading.Event()
+
+    def keep_alive() -> None:
+        while not over.wait(seconds / 4):
+            with contextlib.suppress(OSError):
+                os.utime(lease)
+
+    thread = threading.Thread(target=keep_alive, name="keepstep-lease", daemon=True)
+    thread.start()
+    try:
+        # Looked for after the lease is there: whoever deletes looks for leases after it has renamed.
+        checkpoint = folder / layout.checkpoint_name(step)
+        if not checkpoint.is_dir():
+            raise CheckpointNotFoundError(f"{checkpoint} is gone")
+        yield checkpoint
+    finally:
+        over.set()
+        thread.join()
+        lease.unlink(missing_ok=True)
+
+
+def held_steps(folder: Path) -> frozenset[int]:
+    """Steps of the checkpoints that somebody holds. Leases that are over are taken away."""
+    place = folder / _FOLDER
+    try:
+        entries = list(os.scandir(place))
+    except FileNotFoundError:
+        return frozenset()
+    if not entries:
+        return frozenset()
+    clock = place / f"clock.{secrets.token_hex(8)}"
+    clock.touch()
+    try:
+        now = clock.stat().st_mtime
+    finally:
+        clock.unlink(missing_ok=True)
+    held = set()
+    for entry in entries:
+        step = layout.kept_step(entry.name)
+        if step is None:
+            continue
+        with contextlib.suppress(FileNotFoundError):
+            if now - entry.stat(follow_symlinks=False).st_mtime <= _seconds(Path(entry.path)):
+                held.add(step)
+            else:
+                os.unlink(entry.path)
+    return frozenset(held)
+
+
+def _seconds(lease: Path) -> float:
+    try:
+        seconds = float(json.loads(lease.read_bytes()[:1000])["seconds"])
+    except (ValueError, TypeError, KeyError):
+        return _LONGEST
+    return min(seconds, _LONGEST)

@@ -1,0 +1,41 @@
+"""Which process this is, and whether another one lives."""
+
+import os
+import socket
+from functools import lru_cache
+from pathlib import Path
+
+from keepstep.plan.lock import Process
+
+
+def this_process() -> Process:
+    """This process."""
+    return _process(os.getpid())
+
+
+@lru_cache(maxsize=4)
+def _process(pid: int) -> Process:
+    boot = _text("/proc/sys/kernel/random/boot_id").strip()
+    try:
+        namespace = os.readlink("/proc/self/ns/pid")
+    except OSError:
+        namespace = ""
+    return Process(socket.gethostname(), pid, boot, namespace, _started(pid) or "")
+
+
+def lives(process: Process) -> bool:
+    """Whether a neighbour of this process lives (see `Process.is_neighbour_of`). One that has ended and that nobody
+    has waited for does not."""
+    return _started(process.pid) == process.started
+
+
+def _started(pid: int) -> str | None:
+    fields = _text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return None if len(fields) < 20 or fields[0] in ("Z", "X") else fields[19]
+
+
+def _text(path: str) -> str:
+    try:
+        return Path(path).read_text()
+    except OSError:
+        return ""
