@@ -176,8 +176,9 @@ def rows(folder: Path, run: str = "run") -> dict[int, dict[str, Any]]:
 
 
 def tree_digest(folder: Path) -> dict[str, tuple[bytes, int]]:
-    """Content and modification time of every file below a folder."""
+    """Content and modification time of every file below a folder, but of keepstep's own book-keeping."""
     return {
         str(path.relative_to(folder)): (path.read_bytes() if path.is_file() else b"", path.stat().st_mtime_ns)
         for path in sorted(folder.rglob("*"))
+        if path.name not in (".keepstep", "exit.json") and not path.name.startswith("lock-")
     }

@@ -94,6 +94,7 @@ class Checkpointer:
         self._facts = facts or RunFacts(run_name)
         self._record: Mapping[str, Any] | None = None
         self._claim = claim
+        self._is_claimed_by_caller = claim is not None
         self._saver = Saver(self._components, self._world, in_background=config.mode == "async" and not observed)
         self._is_warm = False
         self._last_step: int | None = None
@@ -206,6 +207,26 @@ class Checkpointer:
             self._is_warm = True
             self._warm_up(step)
         return False
+
+    def check_stop(self, step: int) -> bool:
+        """Agree now whether a stop was requested, where no step ends soon: after skipping data, during an evaluation.
+
+        Collective. It saves nothing; the next `save_if_due` does, and sees `stop_requested`.
+
+        Args:
+            step: completed steps.
+        """
+        stop = self.stop_requested or any(self._world.gather(self._notice.noted is not None))
+        if stop and not self.stop_requested:
+            self.stop_requested = True
+            if self._world.rank == 0 and self._claim is not None:
+                self._note_exit(step, "" if step == self._last_step else "no step has ended since")
+        return stop
+
+    @property
+    def saved_step(self) -> int | None:
+        """The step of the newest checkpoint that this job has resumed from or committed; None when there is none."""
+        return self._last_step
 
     def _stop(self, step: int, told: Sequence["_Told"]) -> bool:
         """A stop was requested: save this step, if there is time, and let the loop leave."""
@@ -387,7 +408,7 @@ class Checkpointer:
         return self._claim
 
     def _give_folder_back(self) -> None:
-        if self._claim is not None:
+        if self._claim is not None and not self._is_claimed_by_caller:
             self._claim.release()
             self._claim = None
 

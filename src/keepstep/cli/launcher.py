@@ -1,17 +1,23 @@
 """Starts one process for each rank with torch's own elastic launcher, and brings their exit code back."""
 
 import os
+import signal
 import sys
 import tempfile
 import uuid
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import typer
 from torch.distributed.elastic.multiprocessing.api import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
+
+from keepstep.errors import StopRequested
 
 _SHUTDOWN_SECONDS = 3600
 OUTCOME_VARIABLE = "KEEPSTEP_OUTCOME_FILE"
@@ -22,7 +28,8 @@ def _config(nproc: int) -> LaunchConfig:
     known = {field.name for field in fields(LaunchConfig)}
     wanted: dict[str, Any] = {
         "shutdown_timeout": _SHUTDOWN_SECONDS,
-        "signals_to_handle": "SIGTERM,SIGINT,SIGHUP,SIGQUIT",
+        # Those of a stop are handled here: a second one must not break the wait for the save of the first.
+        "signals_to_handle": "SIGQUIT",
     }
     return LaunchConfig(
         min_nodes=1,
@@ -37,11 +44,36 @@ def _config(nproc: int) -> LaunchConfig:
     )
 
 
-def launch(arguments: list[str], nproc: int) -> None:
+@contextmanager
+def _passing_on_once(names: Sequence[str]) -> Iterator[None]:
+    """The first of these signals makes the launcher pass it on to the ranks and wait for them; others are ignored."""
+    came = False
+
+    def note(number: int, frame: FrameType | None) -> None:
+        nonlocal came
+        if not came:
+            came = True
+            raise SignalException(f"stop requested by {signal.Signals(number).name}", sigval=signal.Signals(number))
+
+    before = {number: signal.signal(number, note) for number in (signal.Signals[name] for name in names)}
+    try:
+        yield
+    finally:
+        if not came:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+
+def launch(arguments: list[str], nproc: int, stop_signals: Sequence[str]) -> None:
     """Run `keepstep <arguments>` on `nproc` ranks.
 
     A failed rank is not restarted here: whether to run again is the scheduler's decision, and a refusal or a stop on
     request must not be retried.
+
+    Args:
+        arguments: of the command line.
+        nproc: number of ranks.
+        stop_signals: those that are passed on to the ranks.
 
     Raises:
         typer.Exit: with the exit code of the ranks when it is not 0.
@@ -53,11 +85,15 @@ def launch(arguments: list[str], nproc: int) -> None:
         config = _config(nproc)
         code = 0
         try:
-            elastic_launch(config, sys.executable)("-m", "keepstep.cli.worker", *arguments)
-        except (ChildFailedError, SignalException):
+            with _passing_on_once([*stop_signals, "SIGHUP"]):
+                elastic_launch(config, sys.executable)("-m", "keepstep.cli.worker", *arguments)
+        except ChildFailedError:
             # The launcher tells which rank died first; what the job itself came to stands in the outcome file.
             # A rank that died after the main process was done has failed all the same.
             code = (int(outcome.read_text()) if outcome.exists() else 1) or 1
+        except SignalException:
+            # Ranks that were stopped before they could note it have lost nothing: the job is to be run again.
+            code = int(outcome.read_text()) if outcome.exists() else StopRequested.exit_code
         finally:
             del os.environ[OUTCOME_VARIABLE]
     if code:

@@ -7,7 +7,7 @@ from typing import Literal
 from keepstep.errors import ConfigError
 
 
-def run_job(kind: Literal["train", "infer"], job_file: Path, nproc: int, overrides: list[str]) -> None:
+def run_job(kind: Literal["train", "infer"], job_file: Path, nproc: int, overrides: list[str], *, fresh: bool) -> None:
     """Run a job. Everything that can be refused is refused before anything starts.
 
     Raises:
@@ -22,6 +22,16 @@ def run_job(kind: Literal["train", "infer"], job_file: Path, nproc: int, overrid
     if is_rank and nproc not in (1, launched_world):
         raise ConfigError(f"--nproc {nproc}: a launcher has started {launched_world} ranks already; leave --nproc out")
 
+    section = config.trainer or config.inference
+    assert section is not None
+    stop_signals = section.checkpointing.stop_signals
+    notice = None
+    if is_rank or nproc == 1:
+        from keepstep.checkpoint.stop import StopNotice
+
+        # From here to the end of the process: a signal that is repeated while Python ends must not change the code.
+        notice = StopNotice()
+        notice.install(stop_signals)
     from keepstep.job import configure
     from keepstep.job.inference import InferenceJob
     from keepstep.job.providers import make_importable
@@ -33,9 +43,10 @@ def run_job(kind: Literal["train", "infer"], job_file: Path, nproc: int, overrid
     if not is_rank and nproc > 1:
         from keepstep.cli.launcher import launch
 
-        launch([kind, str(job_file), *(part for override in overrides for part in ("--set", override))], nproc)
+        words = [kind, str(job_file), *(part for override in overrides for part in ("--set", override))]
+        launch([*words, *(["--fresh"] if fresh else [])], nproc, stop_signals)
         return
     from keepstep.cli.logs import set_up_logging
 
     set_up_logging()
-    job.run()
+    job.run(notice, fresh=fresh)

@@ -12,11 +12,17 @@ Nproc = Annotated[int, typer.Option("--nproc", min=1, help="Processes on this ma
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a value of the job file.")
 ]
+Fresh = Annotated[
+    bool,
+    typer.Option(
+        "--fresh", help="Set the run that is there aside and begin anew; once, however often a scheduler runs this."
+    ),
+]
 
 
-def command(job: JobFile, nproc: Nproc = 1, overrides: Overrides = None) -> None:
+def command(job: JobFile, nproc: Nproc = 1, overrides: Overrides = None, fresh: Fresh = False) -> None:
     """Run a training job, or continue it from its newest checkpoint.
 
     Example: keepstep train examples/stdlib_lm/train.yaml --set trainer.total_steps=600
     """
-    run_job("train", job, nproc, overrides or [])
+    run_job("train", job, nproc, overrides or [], fresh=fresh)

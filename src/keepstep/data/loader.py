@@ -9,6 +9,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from keepstep.data.randomness import seed_for_collate, seed_for_sample
+from keepstep.data.workers import ignore_stop_signals
 from keepstep.errors import StateMismatchError
 from keepstep.plan.batching import Division, micro_batches
 from keepstep.plan.order import SampleOrder
@@ -148,6 +149,7 @@ class GlobalBatchLoader:
             _Reader(self.dataset, self._seed),
             batch_sampler=schedule,
             num_workers=self._num_workers,
+            worker_init_fn=ignore_stop_signals,
             collate_fn=_Collator(self._collate, self._seed),
             # Without a generator of its own a DataLoader draws from the global one whenever it is iterated, and a
             # resumed run would see other random numbers than an uninterrupted one.

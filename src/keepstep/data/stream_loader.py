@@ -9,6 +9,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from keepstep.data.loader import Collate, MicroBatch
 from keepstep.data.randomness import seed_for_collate
 from keepstep.data.stream import Resume, Stream
+from keepstep.data.workers import ignore_stop_signals
 from keepstep.errors import StateError, StateMismatchError
 from keepstep.plan.batching import Division
 from keepstep.state.rng import untouched_random_states
@@ -63,6 +64,7 @@ class StreamLoader:
             batch_size=division.microbatch_size,
             num_workers=num_workers,
             persistent_workers=persistent_workers and num_workers > 0,
+            worker_init_fn=ignore_stop_signals,
             collate_fn=_Collator(self.stream, own, seed),
             generator=torch.Generator(),
         )

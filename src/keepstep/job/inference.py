@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from keepstep.checkpoint.checkpointer import Checkpointer
+from keepstep.checkpoint.claim import FolderClaim
 from keepstep.checkpoint.resume import look
+from keepstep.checkpoint.stop import StopNotice
 from keepstep.config.job import JobConfig
 from keepstep.data.device import to_device
 from keepstep.data.loader import GlobalBatchLoader
@@ -23,13 +26,14 @@ from keepstep.dist.world import World, current_world
 from keepstep.errors import ConfigError, DamagedCheckpointError
 from keepstep.export.weights import identity_of
 from keepstep.job import configure
+from keepstep.job.attempt import Attempt
 from keepstep.job.base_weights import guard_base_weights
 from keepstep.job.determinism import be_deterministic, seed_all
 from keepstep.job.parallel import parallelize
 from keepstep.job.progress import progress_bar
 from keepstep.job.protocols import JobContext
 from keepstep.job.providers import Providers, call, resolve
-from keepstep.job.stop import leave_if_asked
+from keepstep.job.stop import leave_before, leave_if_asked, noting_stops
 from keepstep.plan import layout
 from keepstep.plan.resume import ResumeDecision, Start
 from keepstep.state.job_state import JobState
@@ -68,45 +72,59 @@ class InferenceJob:
         path = getattr(self.config.providers, name)
         return call(f"providers.{name}", path, getattr(self._providers, name), *arguments)
 
-    def run(self) -> None:
+    def run(self, notice: StopNotice | None = None, *, fresh: bool = False) -> None:
         """Process what is not processed yet, write the output, or do nothing if all is there.
+
+        Args:
+            notice: notes stop signals already; by default the job does that while it runs.
+            fresh: set the run aside that is there; a request that was acted on already does nothing.
 
         Raises:
             ConfigError: the configuration does not fit the world.
+            RunInUseError: another job writes to the folder.
             StopRequested: a signal came; the state of the last step is saved.
             KeepstepError: see `Checkpointer`.
         """
         # Every rank comes to this by itself, so it is refused before any of them waits for another.
         configure.check(self.config, launched_ranks())
-        with process_group() as device:
-            world = current_world()
-            seed_all(self.inference.determinism.base_seed)
-            shape, division = configure.divide_batches(self.inference.batching, self.config.mesh, world.size)
-            if shape.tensor * shape.pipeline > 1:
-                raise ConfigError("mesh: the tensor and the pipeline axis of an inference job must be 1")
-            context = JobContext(self.config, device, world.rank, world.size, world.rank, world.size)
-            dataset = self._make("dataset", context)
-            if is_stream(dataset):
-                raise ConfigError(
-                    f"providers.dataset = {self.config.providers.dataset!r}: an inference job needs a data set with "
-                    "__len__ and __getitem__, so that each input has its place in the output"
-                )
-            loader = GlobalBatchLoader(
-                dataset,
-                division,
-                world.rank,
-                seed=0,
-                shuffle=False,
-                epochs=1,
-                num_workers=self.inference.num_workers,
+        checkpointing = self.inference.checkpointing
+        with noting_stops(notice, checkpointing.stop_signals) as noted, process_group() as device:
+            world = current_world(timedelta(seconds=checkpointing.timeout_seconds))
+            with Attempt(self.folder, checkpointing, world) as attempt:
+                self._run(attempt, noted, device, world, fresh=fresh)
+
+    def _run(self, attempt: Attempt, notice: StopNotice, device: torch.device, world: World, *, fresh: bool) -> None:
+        seed_all(self.inference.determinism.base_seed)
+        shape, division = configure.divide_batches(self.inference.batching, self.config.mesh, world.size)
+        if shape.tensor * shape.pipeline > 1:
+            raise ConfigError("mesh: the tensor and the pipeline axis of an inference job must be 1")
+        context = JobContext(self.config, device, world.rank, world.size, world.rank, world.size)
+        dataset = self._make("dataset", context)
+        if is_stream(dataset):
+            raise ConfigError(
+                f"providers.dataset = {self.config.providers.dataset!r}: an inference job needs a data set with "
+                "__len__ and __getitem__, so that each input has its place in the output"
             )
-            decision = look(self.folder, world)
-            base_weights = guard_base_weights(self.inference.model_stage_factory, self.folder, decision, world)
-            if self._is_done(decision, len(dataset), world) and self._has_output(decision.candidates[0], world):
-                if world.rank == 0:
-                    logger.info(ALREADY_COMPLETE)
-                return
-            self._infer(context, loader, world, shape, base_weights, fresh=decision.start is Start.FRESH)
+        loader = GlobalBatchLoader(
+            dataset,
+            division,
+            world.rank,
+            seed=0,
+            shuffle=False,
+            epochs=1,
+            num_workers=self.inference.num_workers,
+        )
+        if fresh:
+            attempt.begin_anew()
+        decision = look(self.folder, world)
+        base_weights = guard_base_weights(self.inference.model_stage_factory, self.folder, decision, world)
+        if self._is_done(decision, len(dataset), world) and self._has_output(decision.candidates[0], world):
+            if world.rank == 0:
+                logger.info(ALREADY_COMPLETE)
+            return
+        claim = attempt.claim()
+        start = decision.start
+        self._infer(context, loader, world, shape, base_weights, claim, notice, fresh=start is Start.FRESH)
 
     def _is_done(self, decision: ResumeDecision, length: int, world: World) -> bool:
         """Whether the newest checkpoint has all samples behind it; the batch size may have changed on the way."""
@@ -125,6 +143,8 @@ class InferenceJob:
         world: World,
         shape: Any,
         base_weights: str | None,
+        claim: FolderClaim | None,
+        notice: StopNotice,
         *,
         fresh: bool,
     ) -> None:
@@ -145,9 +165,12 @@ class InferenceJob:
         )
         facts = configure.run_facts(self.config, shape, base_weights)
         steps = loader.steps_left or None
-        checkpointer = Checkpointer(self.inference.checkpointing, state, None, steps, facts=facts, world=world)
+        checkpointer = Checkpointer(
+            self.inference.checkpointing, state, None, steps, facts=facts, world=world, claim=claim, notice=notice
+        )
         with checkpointer:
             start = checkpointer.resume()
+            leave_before(checkpointer, start)
             total = start + (loader.steps_left or 0)
             checkpointer.total_steps = total or None
             self._loop(context, model, task, loader, start, total, checkpointer, world)

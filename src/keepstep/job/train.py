@@ -1,6 +1,7 @@
 """The training job: builds its parts, resumes, trains, and makes what stands at its end."""
 
 import logging
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,9 @@ import torch
 from torch import nn
 
 from keepstep.checkpoint.checkpointer import Checkpointer
+from keepstep.checkpoint.claim import FolderClaim
 from keepstep.checkpoint.resume import look
+from keepstep.checkpoint.stop import StopNotice
 from keepstep.config.job import JobConfig
 from keepstep.data.make import make_loader
 from keepstep.dist.agree import agreed
@@ -18,6 +21,7 @@ from keepstep.dist.world import World, current_world
 from keepstep.errors import ConfigError, DamagedCheckpointError
 from keepstep.export.weights import check_target, export, is_exported
 from keepstep.job import configure
+from keepstep.job.attempt import Attempt
 from keepstep.job.base_weights import guard_base_weights
 from keepstep.job.determinism import be_deterministic, seed_all
 from keepstep.job.loop import TrainingLoop
@@ -26,6 +30,7 @@ from keepstep.job.metrics import MeanLoss
 from keepstep.job.model_parts import divide_model
 from keepstep.job.protocols import JobContext
 from keepstep.job.providers import Providers, call, resolve
+from keepstep.job.stop import leave_before, noting_stops
 from keepstep.job.tracker import JsonlTracker
 from keepstep.plan import layout
 from keepstep.plan.resume import ResumeDecision, Start
@@ -59,28 +64,41 @@ class TrainingJob:
         path = getattr(self.config.providers, name)
         return call(f"providers.{name}", path, getattr(self._providers, name), *arguments)
 
-    def run(self) -> None:
+    def run(self, notice: StopNotice | None = None, *, fresh: bool = False) -> None:
         """Train up to total_steps, or from the newest checkpoint on, or do nothing if all is there.
+
+        Args:
+            notice: notes stop signals already; by default the job does that while it runs.
+            fresh: set the run aside that is there; a request that was acted on already does nothing.
 
         Raises:
             ConfigError: the configuration does not fit the world.
+            RunInUseError: another job writes to the run's folder.
             StopRequested: a signal came; the state of the last step is saved.
             KeepstepError: see `Checkpointer`.
         """
         # Every rank comes to this by itself, so it is refused before any of them waits for another.
         configure.check(self.config, launched_ranks())
-        with process_group() as device:
-            world = current_world()
-            decision = look(self.folder, world)
-            if self._finish_from(decision, world):
-                return
-            self._check_targets(world, fresh=decision.start is Start.FRESH)
-            factory = self.trainer.model_stage_factory
-            # A whole checkpoint holds all weights: only a partial one needs the base again.
-            partial = factory.checkpoint_only_trainable_parameters
-            base_weights = guard_base_weights(factory, self.folder, decision, world) if partial else None
-            self._train(device, world, base_weights, fresh=decision.start is Start.FRESH)
-            self._export(self.folder / layout.checkpoint_name(self.trainer.total_steps), world)
+        checkpointing = self.trainer.checkpointing
+        with noting_stops(notice, checkpointing.stop_signals) as noted, process_group() as device:
+            world = current_world(timedelta(seconds=checkpointing.timeout_seconds))
+            with Attempt(self.folder, checkpointing, world) as attempt:
+                self._run(attempt, noted, device, world, fresh=fresh)
+
+    def _run(self, attempt: Attempt, notice: StopNotice, device: torch.device, world: World, *, fresh: bool) -> None:
+        if fresh:
+            attempt.begin_anew()
+        decision = look(self.folder, world)
+        if self._finish_from(decision, world):
+            return
+        self._check_targets(world, fresh=decision.start is Start.FRESH)
+        factory = self.trainer.model_stage_factory
+        # A whole checkpoint holds all weights: only a partial one needs the base again.
+        partial = factory.checkpoint_only_trainable_parameters
+        base_weights = guard_base_weights(factory, self.folder, decision, world) if partial else None
+        claim = attempt.claim()
+        self._train(device, world, base_weights, claim, notice, fresh=decision.start is Start.FRESH)
+        self._export(self.folder / layout.checkpoint_name(self.trainer.total_steps), world)
 
     def _finish_from(self, decision: ResumeDecision, world: World) -> bool:
         """Make what is missing after the last step. Returns whether the training is over."""
@@ -130,7 +148,16 @@ class TrainingJob:
             raise damage
         return True
 
-    def _train(self, device: torch.device, world: World, base_weights: str | None, *, fresh: bool) -> None:
+    def _train(
+        self,
+        device: torch.device,
+        world: World,
+        base_weights: str | None,
+        claim: FolderClaim | None,
+        notice: StopNotice,
+        *,
+        fresh: bool,
+    ) -> None:
         trainer, factory = self.trainer, self.trainer.model_stage_factory
         be_deterministic()
         shape, division = configure.divide_batches(trainer.batching, self.config.mesh, world.size)
@@ -174,9 +201,12 @@ class TrainingJob:
             trainer.total_steps,
             facts=configure.run_facts(self.config, shape, base_weights),
             world=world,
+            claim=claim,
+            notice=notice,
         )
         with checkpointer:
             start = checkpointer.resume()
+            leave_before(checkpointer, start)
             ledger = self._ledger(start, dataset, world, parts.place)
             loop = TrainingLoop(trainer, parts, optimizer, scheduler, metrics, tracker, ledger, world)
             loop.run(loader, start, checkpointer)

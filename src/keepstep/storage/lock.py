@@ -141,10 +141,6 @@ def acquire_lock(folder: Path, *, beat: float = BEAT_SECONDS, lease: float = LEA
         number = _take(folder, lease)
         if number is None:
             continue
-        if number != _next_number(folder) - 1:
-            # Whoever held it has saved and left since it was looked at.
-            _path(folder, number).unlink(missing_ok=True)
-            continue
         lock = RunLock(folder, number, beat)
         _held[_key(folder)] = lock
         return lock
@@ -155,10 +151,16 @@ def _take(folder: Path, lease: float) -> int | None:
     before, holder = _newest(folder)
     if before and not _is_free(folder, before, holder, lease):
         return None
-    number = _next_number(folder)
+    # Counted from the lock that was judged: several who judge the same one want the same number, and one gets it.
+    number = max(before, survey(folder).last_attempt) + 1
     try:
         _make(folder, number)
     except FileExistsError:
+        return None
+    others = [other for other in _numbers(folder) if other not in (before, number)]
+    if survey(folder).last_attempt >= number or any(other > before for other in others):
+        # Somebody has come since that lock was looked at, and may have left again.
+        _path(folder, number).unlink(missing_ok=True)
         return None
     if before:
         _fence_off(folder, number, holder)
