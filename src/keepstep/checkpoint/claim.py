@@ -101,10 +101,11 @@ def _check_that_it_is_shared(folder: Path, number: int, world: World) -> None:
     apart = [rank for rank in range(1, world.size) if rank not in found]
     if not apart:
         return
+    place = world.broadcast(str(folder))  # one text for all: a rank may call its folder otherwise
     hosts = ", ".join(f"rank {rank} ({told[rank].host}{_because(told[rank].problem)})" for rank in apart[:_SHOWN])
     more = f" and {len(apart) - _SHOWN} more" if len(apart) > _SHOWN else ""
     raise ResumeError(
-        f"the ranks do not share {folder}: what rank 0 ({told[0].host}) writes there and what {hosts}{more} write is "
+        f"the ranks do not share {place}: what rank 0 ({told[0].host}) writes there and what {hosts}{more} write is "
         "not in one folder. save_dir must lie on a file system that all nodes see",
         rank=apart[0],
         phase="looking whether the ranks share the folder",

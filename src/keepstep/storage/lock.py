@@ -76,6 +76,8 @@ class RunLock:
                 os.utime(self.path)
                 return
         self._is_lost = True
+        if not self.folder.is_dir():
+            raise RunInUseError(f"{self.folder} is gone: it was moved, deleted or unmounted while this job ran")
         who = _describe(holder) if holder is not None else "somebody who has removed its lock"
         raise RunInUseError(
             f"{self.folder} was taken over by {who} while this job gave no sign of life; nothing more is written there"
