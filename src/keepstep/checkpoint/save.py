@@ -141,7 +141,6 @@ def phase_of(request: SaveRequest, what: str) -> str:
 
 
 def _prepare(request: SaveRequest, expected_size: int) -> None:
-    make_folders(request.folder)
     request.claim.confirm()
     found = survey(request.folder)
     for name in found.leftovers:
