@@ -31,4 +31,6 @@ def command(
     for verdict in plan.verdicts:
         word = "keep" if verdict.keep else ("would delete" if dry_run else "deleted")
         print(f"{word} save-{verdict.step}: {verdict.reason}")
+    if plan.put_away:
+        print(f"{human_size(plan.put_away)} lie in quarantine or were set aside ({folder}/.keepstep): yours to delete")
     print(f"{human_size(plan.freed)} {'would be freed' if dry_run else 'freed'}")

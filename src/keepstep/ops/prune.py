@@ -8,7 +8,9 @@ from keepstep.ops.verify import verify_one
 from keepstep.plan import layout
 from keepstep.plan.retention import Verdict, plan_retention
 from keepstep.storage.deletion import delete_checkpoint
+from keepstep.storage.leases import held_steps
 from keepstep.storage.local import remove_tree
+from keepstep.storage.quarantine import size_of
 from keepstep.storage.survey import survey
 
 
@@ -19,12 +21,14 @@ class PrunePlan:
     Attributes:
         damaged: checkpoints that looked complete and are not, by their digests: they do not count, and they stay.
         freed: bytes of what goes.
+        put_away: bytes of what lies in quarantine or was set aside: nothing of keepstep's ever deletes that.
     """
 
     folder: str
     verdicts: tuple[Verdict, ...]
     damaged: tuple[str, ...]
     freed: int
+    put_away: int = 0
 
 
 def plan_prune(folder: Path, keep: int) -> PrunePlan:
@@ -37,11 +41,12 @@ def plan_prune(folder: Path, keep: int) -> PrunePlan:
     """
     if not folder.exists():
         raise CouldNotLookError(f"{folder}: there is no such folder")
+    held = held_steps(folder)
     complete = {c.found.step: c for c in survey(folder).complete}
     damaged: list[str] = []
     good: set[int] = set()
     while True:
-        verdicts = plan_retention(list(complete), keep)
+        verdicts = plan_retention(list(complete), keep, held=held)
         unverified = [v.step for v in verdicts if v.keep and v.step not in good]
         if not unverified or all(v.keep for v in verdicts):
             break
@@ -53,7 +58,7 @@ def plan_prune(folder: Path, keep: int) -> PrunePlan:
             good.add(result.step)
     sizes = {step: c.manifest.size for step, c in complete.items() if c.manifest is not None}
     freed = sum(sizes.get(v.step, 0) for v in verdicts if not v.keep)
-    return PrunePlan(str(folder), verdicts, tuple(damaged), freed)
+    return PrunePlan(str(folder), verdicts, tuple(damaged), freed, size_of(folder))
 
 
 def apply_prune(plan: PrunePlan) -> None:
