@@ -5,7 +5,7 @@ export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 # Threads that wait by spinning bring a busy machine to a standstill.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: setup run test lint unit crash layouts slow bench clean
+.PHONY: setup run test lint unit crash soak fuzz layouts slow bench clean
 
 setup: .venv/.ready
 
@@ -32,11 +32,19 @@ lint: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not crash and not slow and not layouts"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not crash and not soak and not fuzz and not slow and not layouts"
 
 # The whole crash matrix: a kill at every system call of a save, and ckpt-chaos. Prints its counts last.
 crash: setup
 	$(BIN)/python -m pytest -m crash -s
+
+# Random kills and delays over hundreds of saves. Prints its counts last.
+soak: setup
+	$(BIN)/python -m pytest -m soak -s
+
+# Mutated and crafted files for every reader. Prints its counts last.
+fuzz: setup
+	$(BIN)/python -m pytest tests/fuzz -m fuzz -s
 
 # Every layout at the save with every layout at the load; prints the table.
 layouts: setup

@@ -114,7 +114,7 @@ def test_a_short_soak(tmp_path: Path, mode: str) -> None:
     print(f"\n{mode}: 25 steps, {attempts} attempts, {kills} kills")
 
 
-@pytest.mark.crash
+@pytest.mark.soak
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_long_soak(tmp_path: Path, mode: str) -> None:
