@@ -95,7 +95,13 @@ class Checkpointer:
         self._record: Mapping[str, Any] | None = None
         self._claim = claim
         self._is_claimed_by_caller = claim is not None
-        self._saver = Saver(self._components, self._world, in_background=config.mode == "async" and not observed)
+        self._saver = Saver(
+            self._components,
+            self._world,
+            in_background=config.mode == "async" and not observed,
+            hang_seconds=config.hang_seconds,
+            timeout_seconds=config.timeout_seconds,
+        )
         self._is_warm = False
         self._last_step: int | None = None
         self._resumed = False

@@ -11,8 +11,9 @@ from torch.distributed import DistError
 from keepstep.checkpoint.background import PendingSave
 from keepstep.checkpoint.save import Saved, SaveRequest, phase_of, save
 from keepstep.checkpoint.snapshot import Snapshot, Snapshots
+from keepstep.checkpoint.watchdog import watched
 from keepstep.dcp.fragments import MetadataParts
-from keepstep.dist.background import BackgroundWorld
+from keepstep.dist.background import LONGEST_SECONDS, BackgroundWorld
 from keepstep.dist.mailbox import Mailbox
 from keepstep.dist.world import World, host_name
 from keepstep.errors import RankFailedError, SaveError
@@ -37,10 +38,21 @@ class Saver:
         components: the parts of the job.
         world: the ranks.
         in_background: the job goes on while its state is written, where memory allows that.
+        hang_seconds: a save that takes longer prints where it hangs.
+        timeout_seconds: how long a rank that hangs is waited for in the background.
     """
 
-    def __init__(self, components: Sequence[Component], world: World, *, in_background: bool) -> None:
+    def __init__(
+        self,
+        components: Sequence[Component],
+        world: World,
+        *,
+        in_background: bool,
+        hang_seconds: float = 600.0,
+        timeout_seconds: float = LONGEST_SECONDS,
+    ) -> None:
         self._world = world
+        self._hang_seconds, self._timeout_seconds = hang_seconds, timeout_seconds
         self._snapshots = Snapshots(components, world, buffered=in_background)
         self._parts = MetadataParts()
         self._writer, self._background_writer = Writer(), Writer(begin_thread=stand_back)
@@ -139,7 +151,7 @@ class Saver:
     def _save_in_background(self, request: SaveRequest, snapshot: Snapshot, meeting: BackgroundWorld) -> Saved:
         stand_back()
         try:
-            with meeting.beating():
+            with meeting.beating(), watched(f"saving step {request.step} in the background", self._hang_seconds):
                 return self._save(request, snapshot, meeting, self._background_writer)
         except SaveError:
             raise
@@ -189,4 +201,6 @@ class Saver:
         if self._meeting is not None:
             self._meeting.sweep()
         self._number += 1
-        return BackgroundWorld(self._world.rank, self._world.size, self._mailbox, f"{self._number}/")
+        return BackgroundWorld(
+            self._world.rank, self._world.size, self._mailbox, f"{self._number}/", longest=self._timeout_seconds
+        )

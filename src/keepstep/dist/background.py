@@ -13,6 +13,8 @@ T = TypeVar("T")
 # A rank says every second that its process lives; one that says nothing for so long is taken for gone.
 PATIENCE_SECONDS = 30.0
 _BEAT_SECONDS = 1.0
+# A process whose write hangs lives all the same.
+LONGEST_SECONDS = 7200.0
 
 
 class BackgroundWorld:
@@ -23,10 +25,20 @@ class BackgroundWorld:
         mailbox: shared by the ranks.
         prefix: of this meeting's messages.
         patience: seconds without a sign of life after which a rank is taken for gone.
+        longest: seconds that one which lives, and hangs, is waited for.
     """
 
-    def __init__(self, rank: int, size: int, mailbox: Mailbox, prefix: str = "", patience: float | None = None) -> None:
+    def __init__(
+        self,
+        rank: int,
+        size: int,
+        mailbox: Mailbox,
+        prefix: str = "",
+        patience: float | None = None,
+        longest: float = LONGEST_SECONDS,
+    ) -> None:
         self.rank, self.size = rank, size
+        self._longest = longest
         self._mailbox, self._prefix = mailbox, prefix
         self.patience = PATIENCE_SECONDS if patience is None else patience
         self._round = 0
@@ -98,7 +110,8 @@ class BackgroundWorld:
 
     def _await(self, name: str, rank: int) -> Any:
         """Wait for a message of a rank as long as that gives signs of life."""
-        heard, last = time.monotonic(), None
+        started = time.monotonic()
+        heard, last = started, None
         while True:
             message = self._mailbox.wait(self._prefix + name, _BEAT_SECONDS)
             if message is not None:
@@ -108,4 +121,7 @@ class BackgroundWorld:
                 heard, last = time.monotonic(), life
             if time.monotonic() - heard > self.patience:
                 text = f"rank {rank} has given no sign of life for {self.patience:.0f} s"
+                raise RankFailedError(text, rank=rank, phase="waiting for a rank")
+            if time.monotonic() - started > self._longest:
+                text = f"rank {rank} lives, and has not answered for {self._longest:.0f} s: it hangs"
                 raise RankFailedError(text, rank=rank, phase="waiting for a rank")
