@@ -80,11 +80,12 @@ class TestNotice:
         forks.values(check)
 
     def test_outside_the_main_thread_nothing_is_taken(self) -> None:
+        before = signal.getsignal(signal.SIGTERM)
         notice = StopNotice()
         thread = threading.Thread(target=notice.install)
         thread.start()
         thread.join()
-        assert signal.getsignal(signal.SIGUSR2) is signal.SIG_DFL
+        assert signal.getsignal(signal.SIGTERM) is before
 
     def test_what_slurm_says_counts_where_nothing_is_configured(self, monkeypatch: pytest.MonkeyPatch) -> None:
         notice = StopNotice()

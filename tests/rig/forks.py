@@ -145,7 +145,7 @@ def _child(work: Callable[[], Any], rank: int, size: int, meeting: str, gate: in
     global world
     code, answer = 1, ("none", None)
     try:
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
             signal.signal(number, signal.SIG_DFL)
         torch.manual_seed(0)
         if size > 1:

@@ -189,7 +189,7 @@ def save_again(target: Path) -> Callable[[Any, int], None]:
 
     def hook(saver: Any, step: int) -> None:
         assert step == 5
-        saver.folder, saver._last_step, saver._attempt = target / "checkpoints" / "run", None, None
+        saver.folder, saver._last_step, saver._claim = target / "checkpoints" / "run", None, None
         assert saver.save(step)
 
     return hook

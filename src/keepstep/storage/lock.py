@@ -28,6 +28,7 @@ logger = logging.getLogger("keepstep")
 
 _LOCK = re.compile(r"lock-([1-9][0-9]{0,18})", re.ASCII)
 _SCRATCH = "lock.new-"
+_STALE_SECONDS = 600.0
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
 
@@ -212,7 +213,17 @@ def _fence_off(folder: Path, number: int, holder: Process | None) -> None:
     for other in _numbers(folder):
         if other < number:
             _path(folder, other).unlink(missing_ok=True)
+    _sweep(folder, _path(folder, number))
     logger.info("%s was held by %s, which is gone", folder, _describe(holder))
+
+
+def _sweep(folder: Path, lock: Path) -> None:
+    """Take away what processes have left that were killed while they made a lock, or watched one."""
+    now = lock.stat().st_mtime
+    for path in (folder / layout.KEEPSTEP_FOLDER).glob(f"{_SCRATCH}*"):
+        with contextlib.suppress(FileNotFoundError):
+            if now - path.stat().st_mtime > _STALE_SECONDS:
+                path.unlink()
 
 
 def _make(folder: Path, number: int) -> None:
@@ -221,15 +232,22 @@ def _make(folder: Path, number: int) -> None:
     text = json.dumps({**asdict(this_process()), "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
     scratch = target.with_name(f"{_SCRATCH}{secrets.token_hex(8)}")
     try:
-        scratch.write_text(text + "\n")
+        _write_new(scratch, text)
         os.link(scratch, target)
     except OSError as error:
         if error.errno not in _NO_LINKS:
             raise
-        with target.open("x") as file:
-            file.write(text + "\n")
+        _write_new(target, text)
     finally:
         scratch.unlink(missing_ok=True)
+
+
+def _write_new(path: Path, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+    try:
+        os.write(descriptor, f"{text}\n".encode())
+    finally:
+        os.close(descriptor)
 
 
 class _Clock:
