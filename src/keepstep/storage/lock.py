@@ -246,6 +246,8 @@ def _write_new(path: Path, text: str) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         os.write(descriptor, f"{text}\n".encode())
+        # A lock that a power cut has emptied could not be told from a stranger's, and would be waited for.
+        os.fsync(descriptor)
     finally:
         os.close(descriptor)
 
