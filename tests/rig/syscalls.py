@@ -18,6 +18,7 @@ CALLS = (
     "fsync",
     "fdatasync",
     "rename",
+    "link",
     "renameat2",
     "unlink",
     "unlinkat",
@@ -42,12 +43,20 @@ class Tracer:
     `threads` it follows all of them (saves in the background); calls are then counted for each thread by itself.
     """
 
-    def __init__(self, rank: Rank, log: Path, kill_at: tuple[str, int] | None = None, *, threads: bool = False) -> None:
+    def __init__(
+        self,
+        rank: Rank,
+        log: Path,
+        kill_at: tuple[str, int] | None = None,
+        *,
+        threads: bool = False,
+        fault: str = "signal=SIGKILL",
+    ) -> None:
         self._log = log
         command = ["strace", "-qq", "-o", str(log), "-e", f"trace={','.join(CALLS)}", "-p", str(rank.pid)]
         command += ["-f"] if threads else []
         if kill_at is not None:
-            command += ["-e", f"inject={kill_at[0]}:signal=SIGKILL:when={kill_at[1]}"]
+            command += ["-e", f"inject={kill_at[0]}:{fault}:when={kill_at[1]}"]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         deadline = time.monotonic() + 20
         while "TracerPid:\t0" in Path(f"/proc/{rank.pid}/status").read_text():

@@ -1,4 +1,4 @@
-from keepstep.testing.crash_states import ROOT, Make, Name, Remove, Sync, Write, crash_states
+from keepstep.testing.faults.crash_states import ROOT, Make, Name, Remove, Sync, Write, crash_states
 
 
 def contents(operations: list[object], limit: int = 10_000) -> set[tuple[tuple[str, bytes | None], ...]]:

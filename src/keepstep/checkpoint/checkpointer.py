@@ -30,6 +30,7 @@ from keepstep.state.job_state import collect as collect_state
 from keepstep.state.model import ModelComponent
 from keepstep.storage.exit_note import forget_exit, is_restart_after_stop, write_exit
 from keepstep.storage.save_log import SaveLog
+from keepstep.storage.tracing import note_start, trace_this_process
 
 logger = logging.getLogger("keepstep")
 
@@ -133,6 +134,7 @@ class Checkpointer:
         saves = self.config.period_steps != "disable"
         # Nothing is written, not even a lock, before it is known that this is a start.
         refuse(self.folder, look(self.folder, self._world, step))
+        trace_this_process(self._world.rank)
         try:
             if saves:
                 self._take_folder()
@@ -149,6 +151,8 @@ class Checkpointer:
         self._last_step = outcome.step or None
         self._resumed = True
         self._log_start(outcome)
+        if self._world.rank == 0:
+            note_start(outcome.step)
         self._stop_again()
         if self._probe is not None:
             self._probe.started(outcome.step, self.total_steps)

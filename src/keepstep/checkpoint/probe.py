@@ -27,6 +27,7 @@ from keepstep.state.job_state import collect
 from keepstep.state.model import ModelComponent
 from keepstep.state.optimizer import OptimizerComponent
 from keepstep.state.rng import read_states
+from keepstep.storage import tracing
 
 VARIABLE = "KEEPSTEP_PROBE"
 _DEEPEST = 20
@@ -62,8 +63,8 @@ def settings_from_environment() -> ProbeSettings | None:
 
 
 def save_dir(configured: str) -> Path:
-    """Where this process saves: where its configuration says, unless it is observed."""
-    settings = settings_from_environment()
+    """Where this process saves: where its configuration says, unless it is observed, or faults are tried on it."""
+    settings = settings_from_environment() or tracing.settings_from_environment()
     return Path(settings.save_dir if settings else configured)
 
 

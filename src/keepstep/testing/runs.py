@@ -40,16 +40,23 @@ class Runner:
         Raises:
             TwinCheckError: it failed, or took too long.
         """
-        deadline = time.monotonic() + self.timeout
-        if callable(self.job):
-            codes = self._run_function(self.job, environment, folder, log, deadline)
-        else:
-            codes = [self._run_command(self.job, environment, log, deadline)]
+        codes = self.codes(environment, folder, log)
         if any(code is None for code in codes):
             raise TwinCheckError(f"the job was still running after {self.timeout:g} s. {_last_lines(log)}")
         failed = [code for code in codes if code]
         if failed:
             raise TwinCheckError(f"the job ended with code {failed[0]}. {_last_lines(log)}")
+
+    def codes(self, environment: Mapping[str, str], folder: Path, log: Path) -> list[int | None]:
+        """The same, whatever comes of it: the exit code of each process, None for one that took too long.
+
+        Raises:
+            TwinCheckError: a command cannot be started.
+        """
+        deadline = time.monotonic() + self.timeout
+        if callable(self.job):
+            return self._run_function(self.job, environment, folder, log, deadline)
+        return [self._run_command(self.job, environment, log, deadline)]
 
     def _run_command(
         self, words: Sequence[str], environment: Mapping[str, str], log: Path, deadline: float

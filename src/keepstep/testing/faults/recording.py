@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from keepstep.testing.crash_states import ROOT, Make, Name, Operation, Remove, Sync, Write
+from keepstep.testing.faults.crash_states import ROOT, Make, Name, Operation, Remove, Sync, Write
 
 # What a recording needs: names of descriptors, times that several processes can be merged by, whole data.
 STRACE_OPTIONS = ("-qq", "-y", "-ttt", "-xx", "-s", "100000000")
