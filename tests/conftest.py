@@ -7,6 +7,7 @@ os.environ["OMP_NUM_THREADS"] = "1"
 os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
+import hypothesis
 import pytest
 import torch
 
@@ -16,6 +17,9 @@ import torch._dynamo
 import keepstep.job.train  # noqa: F401
 
 torch.set_num_threads(1)
+# A busy machine is no fault of what is tested.
+hypothesis.settings.register_profile("any machine", deadline=None)
+hypothesis.settings.load_profile("any machine")
 
 
 @pytest.fixture(autouse=True)

@@ -2,6 +2,7 @@
 
 import gc
 import pickle
+import re
 from pathlib import Path
 
 import pytest
@@ -57,7 +58,7 @@ def test_it_is_what_the_classes_say() -> None:
     assert metadata.planner_data["model.big.weight"] == ("model", "big.weight")
     again = pickle.loads(pickle.dumps(metadata))
     assert again == metadata
-    assert parse_metadata(data, Path()) == metadata
+    assert _described(parse_metadata(data, Path())) == _described(metadata)
     assert stored_keys(metadata)["model.tied"].names == {"model.tied", "model.big.weight"}
 
 
@@ -104,3 +105,8 @@ def test_pinned_memory_is_given_back_before_it_is_unmapped(monkeypatch: pytest.M
     del image
     gc.collect()
     assert calls == ["register", "unregister"]
+
+
+def _described(metadata: Metadata) -> str:
+    """All that it holds. What is read back is of classes of keepstep's own, each named as torch's is."""
+    return re.sub(r"\b_(?=[A-Z])", "", repr(metadata))

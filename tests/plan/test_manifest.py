@@ -53,6 +53,16 @@ def forged(**fields: object) -> str:
         ({"files": {"../x": {"size": 1, "digest": "aa"}}}, "not allowed"),
         ({"files": {"/etc/passwd": {"size": 1, "digest": "aa"}}}, "not allowed"),
         ({"files": {"a": {"size": 1}}}, "wrong type"),
+        ({"files": {"manifest.json": {"size": 1, "digest": "aa"}}}, "not allowed"),
+        ({"files": {"a": {"size": 1, "digest": 3}}}, "wrong type"),
+        ({"files": {"a": {"size": 1.0, "digest": "aa"}}}, "wrong type"),
+        ({"components": "model"}, "wrong type"),
+        ({"components": [3]}, "wrong type"),
+        ({"step": 1 << 63}, "wrong type"),
+        ({"world_size": 10**4000}, "wrong type"),
+        ({"step": float("nan")}, "NaN is no number"),
+        ({"format": True}, "unknown"),
+        ({"format": 1.0}, "unknown"),
     ],
 )
 def test_well_formed_but_wrong_content_is_refused(fields: dict[str, object], problem: str) -> None:
@@ -60,7 +70,17 @@ def test_well_formed_but_wrong_content_is_refused(fields: dict[str, object], pro
         from_text(forged(**fields), digest_of_bytes)
 
 
-@pytest.mark.parametrize("text", ["[]", "null", "3", "{}", '{"format": 1}', "[" * 100_000])
+@pytest.mark.parametrize(
+    "text", ["[]", "null", "3", "{}", '{"format": 1}', "[" * 100_000, '{"a": 1, "a": 1}', "1" * 5000]
+)
 def test_other_json_is_refused(text: str) -> None:
     with pytest.raises(ManifestError):
         from_text(text, digest_of_bytes)
+
+
+def test_a_blank_that_has_become_another_one_is_damage() -> None:
+    text = to_text(Manifest(5, 1, 1, ("model",), {"a": FileRecord(1, "00")}), digest_of_bytes)
+    assert from_text(text, digest_of_bytes).step == 5
+    for changed in (text.replace(" ", "\t", 1), text.replace("\n", " ", 1), text + "\n"):
+        with pytest.raises(ManifestError, match="does not match its own digest"):
+            from_text(changed, digest_of_bytes)

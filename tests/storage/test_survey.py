@@ -7,6 +7,7 @@ import pytest
 
 from keepstep.errors import CouldNotLookError
 from keepstep.plan.resume import Condition
+from keepstep.storage import survey as survey_module
 from keepstep.storage.survey import survey
 from tests.rig.folders import make_checkpoint
 
@@ -114,3 +115,13 @@ def test_checkpoints_are_listed_by_number(tmp_path: Path) -> None:
     for step in (100, 9, 10):
         make_checkpoint(tmp_path, step)
     assert steps(tmp_path) == [9, 10, 100]
+
+
+def test_a_manifest_that_is_wrong_in_memory_only_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    make_checkpoint(tmp_path, 10)
+    read = survey_module.read_plain
+    monkeypatch.setattr(survey_module, "read_plain", lambda path, limit: read(path, limit).replace(b"10", b"11"))
+    assert steps(tmp_path) == [10]
+    assert "right from the disk" in caplog.text

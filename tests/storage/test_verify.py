@@ -60,9 +60,25 @@ def test_two_damaged_files_are_both_found(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_not_called_damaged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_checkpoint(tmp_path, 10)
 
-    def failing(path: Path) -> None:
-        raise OSError(5, "Input/output error", str(path))
+    def failing(descriptor: int, offset: int, target: memoryview) -> None:
+        raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr(verify, "digest_file", failing)
+    monkeypatch.setattr(verify, "read_fully", failing)
     with pytest.raises(CouldNotLookError, match="Input/output error"):
         check(folder)
+
+
+@pytest.mark.parametrize("name", ["__0_0.distcp", "run.json"])
+def test_bytes_that_are_wrong_in_memory_only_are_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str
+) -> None:
+    folder = make_checkpoint(tmp_path, 10)
+    manifest, read = inspect_manifest(folder), verify.read_fully
+
+    def spoil(descriptor: int, offset: int, target: memoryview) -> None:
+        read(descriptor, offset, target)
+        target[0] ^= 1
+
+    monkeypatch.setattr(verify, "read_fully", spoil)
+    assert verify_files(folder, manifest, [name]) == []
+    assert "right from the disk" in caplog.text

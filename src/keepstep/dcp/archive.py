@@ -11,10 +11,12 @@ import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any
 
 import torch
+
+from keepstep.dcp.opcodes import Sealed, refuse_unsafe
 
 _REBUILDERS = {"_rebuild_tensor_v2", "_rebuild_tensor_v3"}
 _LOCAL_SIZE = 30
@@ -26,6 +28,9 @@ _END64_SIZE = 56
 _LOCATOR64_SIZE = 20
 _NONE32 = 0xFFFFFFFF
 _TAIL = 4096
+# The longest list of members that is read, in bytes: an archive of one tensor has a handful.
+_MAX_DIRECTORY = 1024 * 1024
+_MAX_COUNT = 1 << 63
 # Offset and number of bytes to those bytes; fewer at the end.
 ReadAt = Callable[[int, int], bytes]
 
@@ -71,16 +76,40 @@ def find_raw(size: int, read: ReadAt) -> RawTensor | None:
     """
     try:
         members = dict(_members(size, read))
-        described = _describe(_content(members["data.pkl"], read))
-        if described is None or ("byteorder" in members and _content(members["byteorder"], read) != b"little"):
+        described = _describe(_content(members["data.pkl"], size, read))
+        if described is None or ("byteorder" in members and _content(members["byteorder"], size, read) != b"little"):
             return None
         raw = members[f"data/{described.storage.name}"]
         dtype = described.dtype or described.storage.dtype
         if dtype is None or not raw.is_stored or raw.size != dtype.itemsize * math.prod(described.shape):
             return None
-        return RawTensor(_begin(raw, read), dtype, described.shape)
+        begin = _begin(raw, size, read)
+        return RawTensor(begin, dtype, described.shape) if begin + raw.size <= size else None
     except (KeyError, struct.error, UnicodeDecodeError):
         return None
+
+
+def refuse_unsafe_archive(data: bytes) -> None:
+    """Look through an archive before `torch.load` makes something of it.
+
+    Raises:
+        pickle.UnpicklingError: it is none that `torch.save` writes, a member of it is compressed or larger than the
+            archive, or its pickle is unsafe (see `opcodes.refuse_unsafe`).
+    """
+    read: ReadAt = partial(_cut, data)
+    try:
+        members = list(_members(len(data), read))
+        (described,) = (member for name, member in members if name == "data.pkl")
+        if not all(member.is_stored for _, member in members) or sum(member.size for _, member in members) > len(data):
+            raise pickle.UnpicklingError("its members take more than they should")
+        begin = _begin(described, len(data), read)
+    except (struct.error, ValueError) as error:
+        raise pickle.UnpicklingError("it is no archive of torch.save") from error
+    refuse_unsafe(data[begin : begin + described.size], persistent_ids=True)
+
+
+def _cut(data: bytes, offset: int, size: int) -> bytes:
+    return data[offset : offset + size]
 
 
 def _members(size: int, read: ReadAt) -> Iterator[tuple[str, _Member]]:
@@ -95,6 +124,8 @@ def _members(size: int, read: ReadAt) -> Iterator[tuple[str, _Member]]:
         signature, count, length, begin = _END64.unpack_from(tail, end - _LOCATOR64_SIZE - _END64_SIZE)
         if signature != b"PK\6\6":
             raise struct.error("no end record of a long archive where it should be")
+    if begin + length > size or length > _MAX_DIRECTORY:
+        raise struct.error("a list of members that is longer than it can be")
     directory = tail[begin - tail_at :] if begin >= tail_at else read(begin, length)
     at = 0
     for _ in range(count):
@@ -119,36 +150,52 @@ def _long_fields(extra: bytes, size: int, header: int) -> tuple[int, int]:
         if kind == 1:
             values = iter(struct.unpack_from(f"<{length // 8}Q", extra, at + 4))
             if size == _NONE32:
-                size = next(values)
+                size = next(values, _NONE32)
                 next(values, None)  # the compressed size, which is full as well
             return size, next(values, header) if header == _NONE32 else header
         at += 4 + length
     raise struct.error("a long member without its long fields")
 
 
-def _begin(member: _Member, read: ReadAt) -> int:
+def _begin(member: _Member, size: int, read: ReadAt) -> int:
     name: int
     extra: int
+    if member.header + _LOCAL_SIZE > size:
+        raise struct.error("a member beyond the end")
     name, extra = _NAME_LENGTHS.unpack(read(member.header, _LOCAL_SIZE))
     return member.header + _LOCAL_SIZE + name + extra
 
 
-def _content(member: _Member, read: ReadAt) -> bytes:
+def _content(member: _Member, size: int, read: ReadAt) -> bytes:
     if not member.is_stored or member.size > _TAIL:
         raise struct.error("compressed, or too long for what it should be")
-    return bytes(read(_begin(member, read), member.size))
+    begin = _begin(member, size, read)
+    if begin + member.size > size:
+        raise struct.error("a member that ends beyond the end")
+    return bytes(read(begin, member.size))
 
 
 @lru_cache(maxsize=4096)
 def _describe(data: bytes) -> "_Rebuilt | None":
     """What a pickle says of a row-major tensor; None of anything else."""
     try:
+        refuse_unsafe(data, persistent_ids=True)
         rebuilt = _Unpickler(io.BytesIO(data)).load()
-    except (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, IndexError, KeyError):
+    except (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError, RuntimeError):
         return None
-    if not isinstance(rebuilt, _Rebuilt) or rebuilt.offset or not _is_row_major(rebuilt.shape, rebuilt.strides):
-        return None
-    return rebuilt
+    return rebuilt if _is_raw(rebuilt) else None
+
+
+def _is_raw(value: Any) -> bool:
+    """Whether a description is that of a row-major tensor, and everything in it of the type that it should be."""
+    if not isinstance(value, _Rebuilt) or not isinstance(value.storage, _Storage) or value.offset:
+        return False
+    numbers = (*value.shape, *value.strides)
+    return (
+        all(type(number) is int and 0 <= number < _MAX_COUNT for number in numbers)
+        and len(value.shape) == len(value.strides)
+        and _is_row_major(value.shape, value.strides)
+    )
 
 
 class _Unpickler(pickle.Unpickler):
@@ -156,21 +203,23 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "torch._utils" and name in _REBUILDERS:
-            return _rebuild
+            return _Rebuild
         if (module, name) == ("collections", "OrderedDict"):
             return OrderedDict
-        value = getattr(torch, name, None) if module in ("torch", "torch.storage") else None
+        # Looked up as it is: asking torch for a name that it does not have imports parts of it.
+        value = vars(torch).get(name) if module in ("torch", "torch.storage") else None
         if isinstance(value, torch.dtype):
             return value
-        if name == "UntypedStorage" or name.endswith("Storage"):
-            return _StorageKind(getattr(value, "dtype", None))
+        if name.endswith("Storage"):
+            dtype = getattr(value, "dtype", None)
+            return _StorageKind(dtype if isinstance(dtype, torch.dtype) else None)
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")
 
     def persistent_load(self, pid: Any) -> Any:
         kind, storage, name, *_ = pid
-        if kind != "storage" or not isinstance(storage, _StorageKind):
+        if kind != "storage" or not isinstance(storage, _StorageKind) or type(name) is not str:
             raise pickle.UnpicklingError("it holds something else than a storage")
-        return _Storage(str(name), storage.dtype)
+        return _Storage(name, storage.dtype)
 
 
 @dataclass(frozen=True)
@@ -178,11 +227,14 @@ class _StorageKind:
     dtype: torch.dtype | None
 
 
-def _rebuild(storage: Any, offset: int, shape: Any, strides: Any, grad: bool, hooks: Any, *rest: Any) -> _Rebuilt:
-    if any(isinstance(one, dict) and one for one in rest):
-        raise pickle.UnpicklingError("its elements are conjugated or negated when they are looked at")
-    dtype = next((one for one in rest if isinstance(one, torch.dtype)), None)
-    return _Rebuilt(storage, int(offset), tuple(map(int, shape)), tuple(map(int, strides)), dtype)
+class _Rebuild(metaclass=Sealed):
+    """Called as torch's own function, it makes the description."""
+
+    def __new__(cls, storage: Any, offset: int, shape: Any, strides: Any, grad: bool, hooks: Any, *rest: Any) -> Any:
+        if any(isinstance(one, dict) and one for one in rest):
+            raise pickle.UnpicklingError("its elements are conjugated or negated when they are looked at")
+        dtype = next((one for one in rest if isinstance(one, torch.dtype)), None)
+        return _Rebuilt(storage, int(offset), tuple(map(int, shape)), tuple(map(int, strides)), dtype)
 
 
 def _is_row_major(shape: Sequence[int], strides: Sequence[int]) -> bool:

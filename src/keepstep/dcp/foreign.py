@@ -3,6 +3,7 @@
 import io
 import os
 import pickle
+import struct
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -12,10 +13,11 @@ from typing import Any
 
 import torch
 from torch.distributed.checkpoint._nested_dict import flatten_state_dict
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 from torch.distributed.checkpoint.state_dict_loader import load
 
-from keepstep.dcp.archive import find_raw
+from keepstep.dcp.archive import find_raw, refuse_unsafe_archive
 from keepstep.dcp.digests import bytes_of
 from keepstep.dcp.metadata import read_metadata
 from keepstep.dcp.regions import Box, overlap, spans
@@ -23,6 +25,7 @@ from keepstep.dcp.shards import is_plain, narrowed, parts_of
 from keepstep.errors import CheckpointNotFoundError, DamagedCheckpointError, StateMismatchError, UnsupportedStateError
 from keepstep.storage.parallel import run_all
 from keepstep.storage.part import read_fully
+from keepstep.storage.plain import NotPlainError, open_plain
 
 # Smaller ones are read together with their neighbours.
 _DIRECT_FROM = 64 * 1024
@@ -30,6 +33,18 @@ _DIRECT_FROM = 64 * 1024
 _PIECE = 4 * 1024 * 1024
 _BATCH = 1024 * 1024
 _SHOWN = 4
+_UNREADABLE = (
+    EOFError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    ArithmeticError,
+    AssertionError,
+    MemoryError,
+    struct.error,
+)
 
 
 def load_dcp(state_dict: dict[str, Any], folder: str | os.PathLike[str]) -> None:
@@ -47,7 +62,8 @@ def load_dcp(state_dict: dict[str, Any], folder: str | os.PathLike[str]) -> None
         CheckpointNotFoundError: no checkpoint is there.
         StateMismatchError: it lacks a key, or holds another shape. Nothing was changed.
         UnsupportedStateError: a value that only general unpickling could read.
-        DamagedCheckpointError: a file is cut off or not readable.
+        DamagedCheckpointError: a file is cut off or not readable, or is a link, which could lead out of the folder.
+        CouldNotLookError: `.metadata` cannot be read.
     """
     path = Path(folder)
     if not (path / ".metadata").is_file():
@@ -55,9 +71,21 @@ def load_dcp(state_dict: dict[str, Any], folder: str | os.PathLike[str]) -> None
     metadata = read_metadata(path)
     flat, places = flatten_state_dict(state_dict)
     _refuse_what_does_not_fit(flat, metadata, path)
-    transformed = {index.fqn for index, place in metadata.storage_data.items() if place.transform_descriptors}
+    transformed: dict[str, set[str]] = {}
+    for index, place in metadata.storage_data.items():
+        if place.transform_descriptors:
+            transformed.setdefault(index.fqn, set()).add(place.relative_path)
+    for key, value in flat.items():
+        # torch unpickles values without restriction: it is asked for tensors only.
+        if key in transformed and not isinstance(value, torch.Tensor):
+            raise UnsupportedStateError(f"{key} is a value that was transformed when it was saved; it is not unpickled")
+        for name in transformed.get(key, ()):
+            os.close(_open_plain(path / name))
     if ordinary := {key: value for key, value in flat.items() if key in transformed}:
-        load(ordinary, checkpoint_id=path, no_dist=True)
+        try:
+            load(ordinary, checkpoint_id=path, no_dist=True)
+        except (*_UNREADABLE, CheckpointException) as error:
+            raise DamagedCheckpointError(f"{path} is not readable: {type(error).__name__}") from error
         for key, value in ordinary.items():
             _put(state_dict, places[key], value)
     with ExitStack() as closing:
@@ -114,6 +142,10 @@ class _Loader:
             found = 0
             for index, place in self._pieces.get(key, ()):
                 at = tuple(index.offset or ())
+                if at not in chunks:
+                    raise DamagedCheckpointError(
+                        f"{self._folder}: {key} has a part at {at}, which is none of its chunks"
+                    )
                 stored = Box(at, chunks[at])
                 common = overlap(box, stored)
                 if common is None:
@@ -159,7 +191,7 @@ class _Loader:
     def _copy_small(self, name: str, parts: Sequence["_Part"]) -> None:
         """Many small ones that lie close together, in one read."""
         begin = parts[0].offset
-        data = _read(self._open(name), begin, parts[-1].offset + parts[-1].length - begin)
+        data = _read(self._open(name), begin, max(part.offset + part.length for part in parts) - begin)
         for part in parts:
             own = data[part.offset - begin : part.offset - begin + part.length]
             raw = find_raw(part.length, partial(_cut, own))
@@ -168,20 +200,17 @@ class _Loader:
                 target = bytes_of(part.target)
                 target[:] = own[raw.data : raw.data + len(target)]
             else:
-                with torch.no_grad():
-                    part.target.copy_(narrowed(_unpickled(part.key, own), part.region))
+                _fill(part, own)
 
     def _copy_whole(self, name: str, part: "_Part") -> None:
-        data = _read(self._open(name), part.offset, part.length)
-        with torch.no_grad():
-            part.target.copy_(narrowed(_unpickled(part.key, data), part.region))
+        _fill(part, _read(self._open(name), part.offset, part.length))
 
     def _load(self, key: str, place: Any) -> Any:
         return _unpickled(key, _read(self._open(place.relative_path), place.offset, place.length))
 
     def _open(self, name: str) -> int:
         if name not in self._descriptors:
-            self._descriptors[name] = os.open(self._folder / name, os.O_RDONLY | os.O_CLOEXEC)
+            self._descriptors[name] = _open_plain(self._folder / name)
             self._closing.callback(os.close, self._descriptors[name])
         return self._descriptors[name]
 
@@ -198,11 +227,33 @@ def _batches(parts: Sequence[_Part]) -> Iterator[list[_Part]]:
         yield batch
 
 
+def _fill(part: _Part, data: bytes) -> None:
+    value = _unpickled(part.key, data)
+    if not isinstance(value, torch.Tensor) or value.shape != part.stored:
+        raise DamagedCheckpointError(f"{part.key} is not a tensor of shape {part.stored} where it is said to lie")
+    with torch.no_grad():
+        part.target.copy_(narrowed(value, part.region))
+
+
 def _cut(data: bytes, offset: int, size: int) -> bytes:
     return data[offset : offset + size]
 
 
+def _open_plain(path: Path) -> int:
+    try:
+        return open_plain(path)
+    except NotPlainError as error:
+        raise DamagedCheckpointError(
+            f"{path}: {error} (links are not followed: they may lead out of the checkpoint)"
+        ) from error
+    except FileNotFoundError as error:
+        raise DamagedCheckpointError(f"{path} is missing") from error
+
+
 def _read(descriptor: int, offset: int, size: int) -> bytes:
+    # No memory for bytes that are not there.
+    if offset + size > os.fstat(descriptor).st_size:
+        raise EOFError(f"a file ends before byte {offset + size}")
     data = bytearray(size)
     read_fully(descriptor, offset, memoryview(data))
     return bytes(data)
@@ -210,9 +261,13 @@ def _read(descriptor: int, offset: int, size: int) -> bytes:
 
 def _unpickled(key: str, data: bytes) -> Any:
     try:
+        refuse_unsafe_archive(data)
         return torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
     except pickle.UnpicklingError as error:
         raise UnsupportedStateError(f"{key} is no plain value, and nothing else is unpickled: {error}") from error
+    # What torch's reader raises of an archive that contradicts itself; it asserts, too.
+    except _UNREADABLE as error:
+        raise DamagedCheckpointError(f"{key} is not readable: {type(error).__name__}") from error
 
 
 def _copy_span(descriptor: int, begin: int, span: Any, part: torch.Tensor) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from keepstep.dcp.entries import Entry
+from keepstep.dcp.opcodes import Sealed, refuse_unsafe
 
 
 def pickle_trees(entries: Mapping[str, Entry]) -> dict[str, bytes]:
@@ -37,14 +38,17 @@ class _PlainUnpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) == ("_codecs", "encode"):
-            return _bytes_of
+            return _Bytes
         raise pickle.UnpicklingError(f"it asks for {module}.{name}, which no plain value needs")
 
 
-def _bytes_of(text: str, encoding: str) -> bytes:
-    if encoding != "latin1":
-        raise pickle.UnpicklingError(f"bytes in the encoding {encoding!r}")
-    return text.encode(encoding)
+class _Bytes(metaclass=Sealed):
+    """Called with a text, it makes the bytes that protocol 2 writes as that text."""
+
+    def __new__(cls, text: str, encoding: str) -> Any:
+        if encoding != "latin1":
+            raise pickle.UnpicklingError("bytes in another encoding")
+        return text.encode("latin1")
 
 
 def unpickle_tree(data: bytes | bytearray | memoryview) -> Any:
@@ -53,4 +57,9 @@ def unpickle_tree(data: bytes | bytearray | memoryview) -> Any:
     Raises:
         pickle.UnpicklingError: it holds anything but plain values.
     """
-    return _PlainUnpickler(io.BytesIO(data)).load()
+    # Trees are written without a memo (see `pickle_trees`), so none is in itself, or larger than its bytes.
+    refuse_unsafe(data, memo=False)
+    try:
+        return _PlainUnpickler(io.BytesIO(data)).load()
+    except (EOFError, ValueError, TypeError, AttributeError, LookupError, RuntimeError, OverflowError) as error:
+        raise pickle.UnpicklingError(f"it is damaged: {type(error).__name__}") from error

@@ -1,24 +1,35 @@
 """A checkpoint that is opened for reading: its metadata, its indexes, and whether the two agree."""
 
+import logging
+import math
+import operator
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
-from torch.distributed.checkpoint.metadata import Metadata
+from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
 
 from keepstep.dcp.entries import Stored
 from keepstep.dcp.metadata import parse_metadata, stored_keys
-from keepstep.errors import DamagedCheckpointError
+from keepstep.errors import CouldNotLookError, DamagedCheckpointError
 from keepstep.plan import layout
 from keepstep.plan.blocks import runs_of
 from keepstep.plan.manifest import Manifest
 from keepstep.plan.resume import Condition
 from keepstep.storage.blocks import VerifiedFile
-from keepstep.storage.digest import digest_of_bytes
-from keepstep.storage.index import IndexedFile, IndexFormatError, IndexItem, from_bytes
+from keepstep.storage.digest import digest_of_blocks, digest_of_bytes
+from keepstep.storage.index import MAX_INDEX, IndexedFile, IndexFormatError, IndexItem, from_bytes
+from keepstep.storage.plain import NotPlainError, read_plain
+from keepstep.storage.reread import read_past_cache
 from keepstep.storage.survey import inspect
 from keepstep.storage.verify import Damage
+
+logger = logging.getLogger("keepstep")
+
+_SHOWN = 3
 
 
 class DamageFoundError(ValueError):
@@ -46,16 +57,20 @@ class Source:
 
     Raises:
         DamageFoundError: `.metadata` or an index is not as it was written, or they contradict each other.
+        UnsupportedStateError: `.metadata` asks for a class that no checkpoint needs.
+        CouldNotLookError: a file cannot be read.
     """
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder, self.manifest = folder, manifest
         self.bytes_read = 0
-        self.metadata: Metadata = parse_metadata(self._small(layout.METADATA), folder)
+        self.metadata = self._metadata()
         self.files: dict[str, VerifiedFile] = {}
         self._closing = ExitStack()
         indexed = [file for name in sorted(manifest.files) if name.endswith(".index") for file in self._index(name)]
         self._indexed = {file.name: file for file in indexed}
+        if len(self._indexed) != len(indexed):
+            raise DamageFoundError(Damage(layout.MANIFEST, "two of its indexes list the same file"))
         self.pieces = self._match()
 
     def stored(self) -> dict[str, Stored]:
@@ -99,20 +114,44 @@ class Source:
         self.close()
 
     def _small(self, name: str) -> bytes:
+        """A file that is read whole. What differs is read a second time, from the disk, which has the last word."""
+        record, path = self.manifest.files.get(name), self.folder / name
+        if record is None:
+            raise DamageFoundError(Damage(layout.MANIFEST, f"it does not list {name}"))
         try:
-            data = (self.folder / name).read_bytes()
+            data = read_plain(path, min(record.size, MAX_INDEX))
+            self.bytes_read += len(data)
+            if digest_of_bytes(data) == record.digest:
+                return data
+            data = read_past_cache(path, 0, len(data))
         except FileNotFoundError:
             raise DamageFoundError(Damage(name, "it is missing")) from None
-        self.bytes_read += len(data)
-        if digest_of_bytes(data) != self.manifest.files[name].digest:
+        except NotPlainError as error:
+            raise DamageFoundError(Damage(name, str(error))) from error
+        except OSError as error:
+            raise CouldNotLookError(f"cannot read {path}: {error}") from error
+        if len(data) != record.size or digest_of_bytes(data) != record.digest:
             raise DamageFoundError(Damage(name, "its content has changed"))
+        logger.warning("%s was read wrong once, then right from the disk: is the memory sound?", path)
         return data
+
+    def _metadata(self) -> Metadata:
+        data = self._small(layout.METADATA)
+        try:
+            return parse_metadata(data, self.folder)
+        except DamagedCheckpointError as error:
+            raise DamageFoundError(Damage(layout.METADATA, str(error))) from error
 
     def _index(self, name: str) -> list[IndexedFile]:
         try:
-            return from_bytes(self._small(name))
+            files = from_bytes(self._small(name))
         except IndexFormatError as error:
             raise DamageFoundError(Damage(name, str(error))) from error
+        for file in files:
+            record = self.manifest.files.get(file.name)
+            if record is None or (file.size, digest_of_blocks(file.digests)) != (record.size, record.digest):
+                raise DamageFoundError(Damage(name, f"what it says of {file.name} is not what the manifest says"))
+        return files
 
     def _match(self) -> dict[str, list[Piece]]:
         """Key to its pieces. `.metadata` and the indexes were written apart: each place must be the same in both."""
@@ -125,10 +164,31 @@ class Source:
             at = tuple(index.offset or ())
             if item is None or item.length != place.length or (item.dtype and item.at != at):
                 there = [i.key for (_, name, o), i in found.items() if (name, o) == (place.relative_path, place.offset)]
-                text = f"{index.fqn} is said to lie where {', '.join(there) or 'nothing'} does"
-                raise DamageFoundError(Damage(layout.METADATA, text))
+                text = f"{index.fqn} is said to lie where {', '.join(there[:_SHOWN]) or 'nothing'} does"
+                raise DamageFoundError(Damage(layout.METADATA, text, (index.fqn,)))
             pieces.setdefault(index.fqn, []).append(Piece(place.relative_path, item))
+        for key, what in self.metadata.state_dict_metadata.items():
+            if problem := _misfit(what, pieces.get(key, ())):
+                raise DamageFoundError(Damage(layout.METADATA, f"{key} {problem}", (key,)))
         return pieces
+
+
+def _misfit(what: Any, pieces: Sequence[Piece]) -> str:
+    """What is wrong with the pieces of a key; empty when nothing is. Memory is made for a shape only if it is there."""
+    if not pieces:
+        return "is listed and lies nowhere"
+    if not isinstance(what, TensorStorageMetadata):
+        return "is a value, and lies where a tensor does" if pieces[0].item.dtype else ""
+    whole, dtype = tuple(what.size), str(what.properties.dtype).removeprefix("torch.")
+    elements = 0
+    for piece in pieces:
+        item = piece.item
+        if item.dtype != dtype:
+            return f"is of {dtype}, and lies where {item.dtype or 'a value'} does"
+        if len(item.shape) != len(whole) or any(map(operator.gt, map(operator.add, item.at, item.shape), whole)):
+            return f"has a shard outside of its shape {whole}"
+        elements += math.prod(item.shape)
+    return "" if elements == math.prod(whole) else f"has {elements} elements, not those of its shape {whole}"
 
 
 def open_source(folder: Path) -> Source:

@@ -8,7 +8,8 @@ from typing import Any
 
 from keepstep.errors import CheckpointNotFoundError
 from keepstep.plan import layout
-from keepstep.storage.index import IndexedFile, IndexFormatError, from_bytes
+from keepstep.storage.index import MAX_INDEX, IndexedFile, IndexFormatError, from_bytes
+from keepstep.storage.plain import NotPlainError, read_plain
 from keepstep.storage.run_record import read_record
 from keepstep.storage.survey import SurveyedCheckpoint, inspect
 
@@ -94,7 +95,7 @@ def _indexes(path: Path) -> list[IndexedFile]:
     files: list[IndexedFile] = []
     for index in sorted(path.glob("__*.index")):
         try:
-            files += from_bytes(index.read_bytes())
-        except IndexFormatError:
+            files += from_bytes(read_plain(index, MAX_INDEX))
+        except (IndexFormatError, NotPlainError, FileNotFoundError):
             continue  # `verify` is the command that judges
     return files

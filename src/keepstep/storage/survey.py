@@ -1,5 +1,6 @@
 """What lies in a run's folder, told from names, manifests and file sizes alone."""
 
+import logging
 import os
 import stat
 from dataclasses import dataclass
@@ -10,6 +11,10 @@ from keepstep.plan import layout
 from keepstep.plan.manifest import ForeignManifestError, Manifest, ManifestError, NewerManifestError, from_text
 from keepstep.plan.resume import Condition, Found
 from keepstep.storage.digest import digest_of_bytes
+from keepstep.storage.plain import NotPlainError, read_plain
+from keepstep.storage.reread import read_past_cache
+
+logger = logging.getLogger("keepstep")
 
 _MAX_MANIFEST = 256 * 1024 * 1024
 
@@ -85,19 +90,13 @@ def inspect(path: Path, step: int) -> SurveyedCheckpoint:
     # Plain strings: a folder may hold thousands of checkpoints, and a Path costs more than the look at the file.
     prefix = f"{path}{os.sep}"
     try:
-        status = os.lstat(prefix + layout.MANIFEST)
-        if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_MANIFEST:
-            return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, "manifest: no plain file"), None)
-        with open(prefix + layout.MANIFEST, "rb") as file:
-            text = file.read().decode()
+        manifest = _read_manifest(prefix + layout.MANIFEST)
     except FileNotFoundError:
         return SurveyedCheckpoint(path, Found(step, Condition.INCOMPLETE, "it has no manifest"), None)
-    except UnicodeDecodeError:
-        return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, "manifest: not text"), None)
+    except NotPlainError as error:
+        return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, f"manifest: {error}"), None)
     except OSError as error:
         raise CouldNotLookError(f"cannot read {path / layout.MANIFEST}: {error}") from error
-    try:
-        manifest = from_text(text, digest_of_bytes)
     except ForeignManifestError as error:
         # Beside DCP's metadata it was ours once.
         condition = Condition.DAMAGED if (path / layout.METADATA).exists() else Condition.INCOMPLETE
@@ -127,3 +126,24 @@ def inspect(path: Path, step: int) -> SurveyedCheckpoint:
         problem = f"{missing[0]} is missing" + (f", and {len(missing) - 1} more files" if len(missing) > 1 else "")
         return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, problem, may_arrive=True), manifest)
     return SurveyedCheckpoint(path, Found(step, Condition.COMPLETE), manifest)
+
+
+def _read_manifest(path: str) -> Manifest:
+    data = read_plain(path, _MAX_MANIFEST)
+    try:
+        return _parsed(data)
+    except ManifestError:
+        # What was read may have been bad in memory only: the disk has the last word.
+        again = read_past_cache(Path(path), 0, len(data))
+        if again == data:
+            raise
+        manifest = _parsed(again)
+    logger.warning("%s was read wrong once, then right from the disk: is the memory sound?", path)
+    return manifest
+
+
+def _parsed(data: bytes) -> Manifest:
+    try:
+        return from_text(data.decode(), digest_of_bytes)
+    except UnicodeDecodeError:
+        raise ManifestError("not text") from None
