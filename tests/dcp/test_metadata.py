@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+from torch.distributed.checkpoint.metadata import BytesStorageMetadata, Metadata, MetadataIndex
 
 from keepstep.dcp.metadata import read_metadata, stored_keys
 from keepstep.dcp.reader import read
@@ -72,6 +74,18 @@ def test_a_value_that_needs_general_unpickling_runs_no_code(tmp_path: Path, monk
     with pytest.raises(UnsupportedStateError, match=r"task\.\w+ is no plain value"):
         read(tmp_path / "tiny" / "save-5", {}, ["task.count"])
     assert not marker.exists()
+
+
+def test_a_hundred_thousand_names_of_one_place_take_no_more_than_their_bytes() -> None:
+    names = [f"k{i}" for i in range(30_000)]
+    metadata = Metadata(
+        dict.fromkeys(names, BytesStorageMetadata()),
+        None,
+        {MetadataIndex(key): _StorageInfo("f", 0, 1) for key in names},
+    )
+    stored = stored_keys(metadata)
+    assert stored["k0"].names == set(names)
+    assert stored["k0"].names is stored["k1"].names
 
 
 def test_our_own_metadata_passes_the_list(tmp_path: Path) -> None:

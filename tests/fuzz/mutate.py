@@ -200,6 +200,12 @@ def hostile_pickles() -> list[bytes]:
         b"\x80\x04" + module + b"N}\x8c\x08__init__N\x73\x86b."
         for module in (index, size, b"ccollections\nOrderedDict\n", b"cpathlib\nPosixPath\n", *_GLOBALS)
     ]
+    doubled = b"\x80\x04}" + _doubled(lambda n: b"\x94", 60) + b"s."
+    numbered = b"\x80\x02}" + _doubled(lambda n: b"q" + bytes([n]), 60) + b"s."
+    wide = b"\x80\x04}N\x94" + b"".join(b"(" + (b"h" + bytes([n])) * 1000 + b"t\x94" for n in range(5)) + b"Ns."
+    # The byte of a number that a careless reader takes for the begin of a string, in which the rest would lie unseen.
+    unseen = b"\x80\x02\x8a\x01XJ\x00\x00\x00" + b"\x00Nr\xff\xff\xff\x7f".ljust(0x4A, b"N") + b"."
+    popped = b"\x80\x04}(N\x85" + b"\x8c\x00\x940\x8c\x00\x86" * 20_000 + b"Nu."
     itself = b"\x80\x04" + index + b")\x81\x94}(\x8c\x03fqnh\x00\x85ub}h\x00Ns."
     bombs = (
         b"\x80\x04]\x94"
@@ -208,6 +214,7 @@ def hostile_pickles() -> list[bytes]:
     )
     return [
         *(deep, through_memo, hidden, kept, itself, bombs, *pollution),
+        *(doubled, numbered, wide, unseen, popped),
         b"\x80\x04Nr\xff\xff\xff\xff.",
         b"\x80\x04N\x94r\xff\xff\xff\x7f.",
         b"\x96" + (1 << 40).to_bytes(8, "little") + b".",
@@ -227,6 +234,12 @@ def hostile_pickles() -> list[bytes]:
         b"",
         b".",
     ]
+
+
+def _doubled(put: Callable[[int], bytes], levels: int) -> bytes:
+    """A tuple that holds one twice that holds one twice, and so on, as the key of a dict."""
+    levelled = [b"N" + put(0)] + [b"h" + bytes([n]) + b"h" + bytes([n]) + b"\x86" + put(n + 1) for n in range(levels)]
+    return b"(" + b"".join(levelled) + b"t" + put(levels + 1) + b"N"
 
 
 def pick(rng: random.Random, seeds: Sequence[bytes], mutations: Sequence[Mutation]) -> bytes:

@@ -89,8 +89,8 @@ def find_raw(size: int, read: ReadAt) -> RawTensor | None:
         return None
 
 
-def refuse_unsafe_archive(data: bytes) -> None:
-    """Look through an archive before `torch.load` makes something of it.
+def refuse_unsafe_archive(data: bytes) -> bytes:
+    """Look through an archive before `torch.load` makes something of it. Returns the pickle in it.
 
     Raises:
         pickle.UnpicklingError: it is none that `torch.save` writes, a member of it is compressed or larger than the
@@ -99,13 +99,20 @@ def refuse_unsafe_archive(data: bytes) -> None:
     read: ReadAt = partial(_cut, data)
     try:
         members = list(_members(len(data), read))
-        (described,) = (member for name, member in members if name == "data.pkl")
-        if not all(member.is_stored for _, member in members) or sum(member.size for _, member in members) > len(data):
+        # Torch finds a member by its name in any case.
+        (described,) = (member for name, member in members if name.lower() == "data.pkl")
+        if (
+            not data.startswith(b"PK\3\4")
+            or not all(member.is_stored for _, member in members)
+            or sum(member.size for _, member in members) > len(data)
+        ):
             raise pickle.UnpicklingError("its members take more than they should")
         begin = _begin(described, len(data), read)
     except (struct.error, ValueError) as error:
         raise pickle.UnpicklingError("it is no archive of torch.save") from error
-    refuse_unsafe(data[begin : begin + described.size], persistent_ids=True)
+    pickled = data[begin : begin + described.size]
+    refuse_unsafe(pickled, persistent_ids=True)
+    return pickled
 
 
 def _cut(data: bytes, offset: int, size: int) -> bytes:

@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from keepstep.dcp.archive import find_raw, refuse_unsafe_archive
 from keepstep.dcp.digests import bytes_of
 from keepstep.dcp.metadata import read_metadata
+from keepstep.dcp.pickles import has_bytes, unpickle_value
 from keepstep.dcp.regions import Box, overlap, spans
 from keepstep.dcp.shards import is_plain, narrowed, parts_of
 from keepstep.errors import CheckpointNotFoundError, DamagedCheckpointError, StateMismatchError, UnsupportedStateError
@@ -261,7 +262,9 @@ def _read(descriptor: int, offset: int, size: int) -> bytes:
 
 def _unpickled(key: str, data: bytes) -> Any:
     try:
-        refuse_unsafe_archive(data)
+        pickled = refuse_unsafe_archive(data)
+        if has_bytes(pickled):
+            return unpickle_value(pickled)
         return torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
     except pickle.UnpicklingError as error:
         raise UnsupportedStateError(f"{key} is no plain value, and nothing else is unpickled: {error}") from error

@@ -270,10 +270,11 @@ def stored_keys(metadata: Metadata) -> dict[str, Stored]:
     for index, place in metadata.storage_data.items():
         keys_at.setdefault((place.relative_path, place.offset), []).append(index.fqn)
         place_of.setdefault(index.fqn, (place.relative_path, place.offset))
+    # One set for all of its names: of a place that has a hundred thousand, each would be given as many.
+    names_at = {place: frozenset(names) for place, names in keys_at.items() if len(names) > 1}
     stored = {}
     for key, what in metadata.state_dict_metadata.items():
-        names = keys_at[place_of[key]] if key in place_of else [key]
-        several = frozenset(names) if len(names) > 1 else _ALONE
+        several = names_at.get(place_of[key], _ALONE) if key in place_of else _ALONE
         if isinstance(what, TensorStorageMetadata):
             stored[key] = Stored(what.size, what.properties.dtype, several)
         else:
