@@ -84,7 +84,7 @@ def _judge_threads(matrix: Matrix, size: int, rank: int) -> None:
     print(f"\n{matrix.line(f'async, rank {rank} of {size}')}")
     assert matrix.bad == []
     # How a thread's calls are counted depends on who is first; nearly all points must be reached all the same.
-    assert matrix.not_killed <= matrix.points // 10
+    assert matrix.not_killed <= max(1, matrix.points // 10)
 
 
 @pytest.mark.crash
