@@ -11,6 +11,7 @@ import pytest
 from torch import nn
 
 import keepstep
+from keepstep.checkpoint import claim as claim_module
 from keepstep.errors import ResumeError, RunInUseError, SaveError
 from tests.rig import forks
 
@@ -214,3 +215,9 @@ def test_a_folder_that_a_rank_can_read_but_not_write(tmp_path: Path, monkeypatch
     ended = forks.run(start, 2)
     assert "rank 1 (" in str(ended[0].error)
     assert "Permission denied" in str(ended[0].error)
+
+
+def test_thousands_that_are_missing_are_waited_for_together(tmp_path: Path) -> None:
+    started = time.monotonic()
+    assert claim_module._appearing(tmp_path, 1, range(1, 2000)) == []
+    assert time.monotonic() - started < 10

@@ -94,7 +94,7 @@ def test_a_disk_with_room_for_two_and_a_half(
     if blind:
         assert "No space left on device" in text
     else:
-        assert "not enough space: a checkpoint takes" in text
+        assert "not enough space: this checkpoint takes" in text
         assert "more than are free" in text
     assert steps(small_disk) == [5, 10]
     assert not [name for name in names(small_disk / "run") if ".tmp-" in name]
@@ -196,6 +196,51 @@ def test_and_not_without_its_last_one(tmp_path: Path, monkeypatch: pytest.Monkey
     saver.total_steps = 10
     with pytest.raises(SaveError, match="saving step 10"), saver:
         run(saver, 10)
+
+
+def test_an_earlier_failure_does_not_keep_the_last_step_from_being_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Failing(monkeypatch, {5})
+    saver = checkpointer(tmp_path, on_save_error="continue", mode="async", period_steps=5)
+    saver.total_steps = 6
+    with saver:
+        run(saver, 6)
+    assert (steps(tmp_path), saver.failed_saves) == ([6], 1)
+
+
+def test_nor_the_step_of_a_stop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    Failing(monkeypatch, {5})
+    with checkpointer(tmp_path, on_save_error="continue", mode="async") as saver:
+        saver.save(5)
+        saver._notice.noted = 15
+        assert saver.save_if_due(6)
+    assert steps(tmp_path) == [6]
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+def test_what_is_looked_for_is_what_all_ranks_will_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """Not the main process's share times the ranks, and not what an earlier attempt with more state took."""
+    monkeypatch.setattr(save_module, "free_bytes", lambda folder: int(1.5 * ONE))
+
+    def save() -> int:
+        task = nn.Linear(SIDE, SIDE) if forks.world.rank == 0 else nn.Linear(1, 1)
+        torch.manual_seed(0)
+        state = keepstep.JobState(model=nn.Linear(2, 2), task=keepstep.PerRank(task))
+        config = keepstep.CheckpointingConfig(save_dir=str(tmp_path), period_steps=5, mode=mode)
+        with keepstep.Checkpointer(config, state, "run", world=forks.world, handle_signals=False) as saver:
+            saver.resume()
+            saver.save(5)
+        return 5
+
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "saves.jsonl").write_text(
+        '{"step": 1, "outcome": "saved", "seconds": 1.0, "bytes": 10000000000}\n'
+    )
+    assert forks.values(save, 2) == [5, 5]
+    assert steps(tmp_path) == [5]
 
 
 def test_a_name_that_could_not_be_made_durable_is_taken_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 import yaml
+from torch.distributed.elastic.multiprocessing.api import SignalException
 
+from keepstep.cli.launcher import _passing_on_once
 from keepstep.storage.survey import survey
 from keepstep.testing.processes import descendants, end_all
-from tests.rig import jobs
+from tests.rig import forks, jobs
 
 ROOT = Path(__file__).parents[2]
 
@@ -118,3 +120,16 @@ def _catches(pid: int, number: int) -> bool:
         if line.startswith("SigCgt:"):
             return bool(int(line.split()[1], 16) >> (number - 1) & 1)
     return False
+
+
+def test_a_terminal_that_is_closed_is_a_stop_that_ranks_note() -> None:
+    def close() -> int:
+        with _passing_on_once(["SIGTERM", "SIGHUP"]):
+            try:
+                os.kill(os.getpid(), signal.SIGHUP)
+            except SignalException as stop:
+                os.kill(os.getpid(), signal.SIGTERM)  # one that is repeated breaks nothing
+                return int(stop.sigval)
+        return 0
+
+    assert forks.values(close) == [signal.SIGTERM]

@@ -10,12 +10,14 @@ import torch
 from torch import nn
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel
 
+from keepstep.checkpoint.run_folder import RunFolder
 from keepstep.dcp import reader as reader_module
 from keepstep.dcp.regions import Box, spans
 from keepstep.job import loop as loop_module
 from keepstep.job import model_parts
 from keepstep.job.protocols import JobContext
 from keepstep.job.train import TrainingJob
+from keepstep.provenance.record import RunFacts
 from keepstep.storage.digest import BLOCK_SIZE
 from tests.rig import forks, jobs
 
@@ -189,7 +191,8 @@ def save_again(target: Path) -> Callable[[Any, int], None]:
 
     def hook(saver: Any, step: int) -> None:
         assert step == 5
-        saver.folder, saver._last_step, saver._claim = target / "checkpoints" / "run", None, None
+        saver.folder, saver._last_step = target / "checkpoints" / "run", None
+        saver._run = RunFolder(saver.folder, saver._world, RunFacts("run"))
         assert saver.save(step)
 
     return hook

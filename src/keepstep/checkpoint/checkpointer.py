@@ -1,19 +1,17 @@
 """The facade that a training loop talks to."""
 
 import logging
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import timedelta
-from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
-from keepstep.checkpoint.claim import FolderClaim, claim_folder
-from keepstep.checkpoint.damage import put_away
+from keepstep.checkpoint.claim import FolderClaim
+from keepstep.checkpoint.failed_saves import FailedSaves
 from keepstep.checkpoint.garbage import no_collections
+from keepstep.checkpoint.leaving import Told, why_no_time
 from keepstep.checkpoint.probe import Probe, save_dir, settings_from_environment
-from keepstep.checkpoint.resume import DamagePolicy, Resumed, look, refuse, resume
+from keepstep.checkpoint.resume import Resumed, look, refuse, resume
+from keepstep.checkpoint.run_folder import RunFolder
 from keepstep.checkpoint.save import SaveRequest
 from keepstep.checkpoint.saver import Saver
 from keepstep.checkpoint.stop import StopNotice, seconds_left
@@ -23,26 +21,13 @@ from keepstep.dist.agree import agreed
 from keepstep.dist.world import World, current_world
 from keepstep.errors import ConfigError, KeepstepError, SaveError
 from keepstep.plan.schedule import is_save_due
-from keepstep.plan.space import time_is_short
-from keepstep.provenance.record import RunFacts, collect
+from keepstep.provenance.record import RunFacts
 from keepstep.state.job_state import JobState
 from keepstep.state.job_state import collect as collect_state
 from keepstep.state.model import ModelComponent
-from keepstep.storage.exit_note import forget_exit, is_restart_after_stop, write_exit
-from keepstep.storage.save_log import SaveLog
 from keepstep.storage.tracing import note_start, trace_this_process
 
 logger = logging.getLogger("keepstep")
-
-
-@dataclass(frozen=True)
-class _Told:
-    """What each rank tells the others at the end of a step: clocks and signals of one count for all."""
-
-    stop: bool
-    is_over: bool
-    seconds_left: float | None
-    expected_seconds: float
 
 
 class Checkpointer:
@@ -92,10 +77,7 @@ class Checkpointer:
         self._components = state.components(self._world)
         self._optional = state.optional
         self._probe = Probe(observed, self._components, self._world) if observed else None
-        self._facts = facts or RunFacts(run_name)
-        self._record: Mapping[str, Any] | None = None
-        self._claim = claim
-        self._is_claimed_by_caller = claim is not None
+        self._run = RunFolder(self.folder, self._world, facts or RunFacts(run_name), claim)
         self._saver = Saver(
             self._components,
             self._world,
@@ -108,9 +90,8 @@ class Checkpointer:
         self._resumed = False
         self._notice = notice or StopNotice()
         self._handle_signals = handle_signals and notice is None
-        self.failed_saves = 0
-        self._number = 0
-        self._failed_in_a_row = 0
+        self._failed = FailedSaves(config, self._world, self._run)
+        self._has_saved = False
 
     def resume(self, step: int | None = None) -> int:
         """Restore the newest good checkpoint, or the one of `step`.
@@ -137,51 +118,36 @@ class Checkpointer:
         trace_this_process(self._world.rank)
         try:
             if saves:
-                self._take_folder()
+                self._run.take()
+            policy = self._run.damage_policy(self.config)
             with watched(f"resuming from {self.folder}", self.config.hang_seconds):
-                outcome = resume(
-                    self.folder, self._components, self._world, step, self._optional, self._damage_policy()
-                )
+                outcome = resume(self.folder, self._components, self._world, step, self._optional, policy)
             if saves:
                 self._try_out()
                 self._warm_up(outcome.step)
         except BaseException:
-            self._give_folder_back()
+            self._run.give_back()
             raise
         self._last_step = outcome.step or None
         self._resumed = True
         self._log_start(outcome)
         if self._world.rank == 0:
             note_start(outcome.step)
-        self._stop_again()
+        if self._run.was_told_to_stop():
+            self.stop_requested = True
+            if self._world.rank == 0:
+                logger.warning("this job was told to stop, and was started again by its launcher: it does not go on")
         if self._probe is not None:
             self._probe.started(outcome.step, self.total_steps)
         return outcome.step
 
-    def _damage_policy(self) -> DamagePolicy:
-        stop, full = self.config.on_damage == "stop", self.config.verify_on_resume == "full"
-        if self._claim is None:
-            return DamagePolicy(stop, full)
-        return DamagePolicy(stop, full, partial(put_away, self.folder, self._claim, self._world))
-
     def _try_out(self) -> None:
         """Meet now, and not after hours, state that cannot be stored; and learn what saves took before."""
-        with agreed(self._world, f"preparing to save to {self.folder}", SaveError):
-            with no_collections():
-                collect_state(self._components)
-            last = SaveLog(self.folder).last_saved() if self._world.rank == 0 else {}
-        seconds, size = self._world.broadcast((last.get("seconds"), last.get("bytes")))
-        if isinstance(seconds, (int, float)) and isinstance(size, int):
-            self._saver.expect(float(seconds), size)
-
-    def _stop_again(self) -> None:
-        """A launcher may start a job again that was told to stop: it does not go on."""
-        with agreed(self._world, f"looking how {self.folder} was left"):
-            again = self._world.rank == 0 and is_restart_after_stop(self.folder)
-        if self._world.broadcast(again):
-            self.stop_requested = True
-            if self._world.rank == 0:
-                logger.warning("this job was told to stop, and was started again by its launcher: it does not go on")
+        with agreed(self._world, f"preparing to save to {self.folder}", SaveError), no_collections():
+            collect_state(self._components)
+        seconds = self._run.seconds_of_a_save()
+        if seconds is not None:
+            self._saver.expect(seconds)
 
     def save_if_due(self, step: int) -> bool:
         """Save if the period asks for it at this step, or a stop was requested. Returns whether it saved.
@@ -194,19 +160,12 @@ class Checkpointer:
         """
         if self._probe is not None:
             return self._observe(self._probe, step)
-        told = self._world.gather(
-            _Told(
-                self._notice.noted is not None,
-                self._saver.is_over,
-                seconds_left(self._notice, self.config.grace_seconds),
-                self._saver.expected_seconds,
-            )
-        )
+        told = self._tell()
         is_over = all(one.is_over for one in told)
         if is_over:
-            self._settle(step)
+            self._settle()
         if self.stop_requested or any(one.stop for one in told):
-            return self._stop(step, told)
+            return self._stop(step)
         is_due = is_save_due(step, self.total_steps, self.config.period_steps)
         if is_due and not is_over and self.config.when_busy == "skip" and step != self.total_steps:
             self._saver.skip(self._request(step))
@@ -229,8 +188,7 @@ class Checkpointer:
         stop = self.stop_requested or any(self._world.gather(self._notice.noted is not None))
         if stop and not self.stop_requested:
             self.stop_requested = True
-            if self._world.rank == 0 and self._claim is not None:
-                self._note_exit(step, "" if step == self._last_step else "no step has ended since")
+            self._run.note_stop(step, self._last_step, "" if step == self._last_step else "no step has ended since")
         return stop
 
     @property
@@ -238,58 +196,40 @@ class Checkpointer:
         """The step of the newest checkpoint that this job has resumed from or committed; None when there is none."""
         return self._last_step
 
-    def _stop(self, step: int, told: Sequence["_Told"]) -> bool:
+    @property
+    def failed_saves(self) -> int:
+        """How many saves have failed, and the job went on (`on_save_error: continue`)."""
+        return self._failed.count
+
+    def _tell(self) -> list[Told]:
+        left = seconds_left(self._notice, self.config.grace_seconds)
+        told = Told(self._notice.noted is not None, self._saver.is_over, left, self._saver.expected_seconds)
+        return self._world.gather(told)
+
+    def _stop(self, step: int) -> bool:
         """A stop was requested: save this step, if there is time, and let the loop leave."""
-        is_first = not self.stop_requested
-        self.stop_requested = True
-        self.wait()
-        left, needed = [one.seconds_left for one in told], [one.expected_seconds for one in told]
-        if time_is_short(left, needed):
-            seconds = min(one for one in left if one is not None)
-            text = f"{max(0.0, seconds):.0f} s are left, and a save takes {max(needed):.0f} s"
+        is_first, self.stop_requested = not self.stop_requested, True
+        self._settle()
+        why = why_no_time(self._tell())  # asked now: the save under way has taken some of it
+        if is_first and self._world.rank == 0:
             before = f"step {self._last_step} is saved" if self._last_step else "nothing is saved"
-            if is_first and self._world.rank == 0:
-                logger.warning("stop requested: not enough time to save step %d (%s); %s", step, text, before)
-            saved = False
-        else:
-            text = ""
-            if is_first and self._world.rank == 0:
-                logger.warning("stop requested: saving step %d and leaving", step)
-            saved = self.save(step)
-            self.wait()
-        if self._world.rank == 0 and self._claim is not None:
-            self._note_exit(step, text)
+            text = (
+                f"not enough time to save step {step} ({why}); {before}" if why else f"saving step {step} and leaving"
+            )
+            logger.warning("stop requested: %s", text)
+        saved = not why and self.save(step)
+        self.wait()
+        self._run.note_stop(step, self._last_step, why)
         return saved
 
-    def _note_exit(self, step: int, why_not_saved: str) -> None:
-        try:
-            write_exit(
-                self.folder, "stopped", 75, step=step, saved_step=self._last_step, not_saved_because=why_not_saved
-            )
-        except OSError as error:
-            logger.warning("could not note the stop in %s: %s", self.folder, error)
-
-    def _settle(self, step: int) -> None:
+    def _settle(self) -> None:
         """Hear how a save in the background has ended, and take a failure as it is configured."""
+        step = self._saver.pending_step
         try:
             self.wait()
         except SaveError as error:
-            self._tolerate(error, step)
-
-    def _tolerate(self, error: SaveError, step: int) -> None:
-        """Go on after a save that failed, where that is configured and still makes sense. The same on all ranks."""
-        self.failed_saves += 1
-        self._failed_in_a_row += 1
-        config, in_a_row = self.config, self._failed_in_a_row
-        is_last = self.stop_requested or step == self.total_steps
-        if config.on_save_error == "stop" or is_last or in_a_row >= config.max_failed_saves:
-            raise error
-        # Only the main process looks whether the folder was taken over: no later save could succeed.
-        if self._world.broadcast(self._claim is not None and self._claim.is_lost):
-            raise error
-        if self._world.rank == 0:
-            logger.warning("%s. Going on without it (failed save %d of %d)", error, in_a_row, config.max_failed_saves)
-            SaveLog(self.folder).failed(step, self._claim.attempt if self._claim else 0, str(error))
+            # A step that comes makes up for it, the one of a stop as well.
+            self._failed.take(error, step or 0, is_needed=step is not None and step == self.total_steps)
 
     def _warm_up(self, step: int) -> None:
         """Let the first save in the background cost what the others do. After the first step there are moments too."""
@@ -312,13 +252,13 @@ class Checkpointer:
             return self._observe(self._probe, step)
         if self.config.period_steps == "disable":
             return False
-        self._settle(step)
+        self._settle()
         if step == self._last_step:
             return False
         try:
             return self._save(step)
         except SaveError as error:
-            self._tolerate(error, step)
+            self._failed.take(error, step, is_needed=self.stop_requested or step == self.total_steps)
             return False
 
     def _observe(self, probe: Probe, step: int) -> bool:
@@ -341,9 +281,9 @@ class Checkpointer:
     def _save(self, step: int) -> bool:
         self._prepare()
         request = self._request(step)
-        if self._world.rank == 0 and self._number == 0:
-            forget_exit(self.folder)
-        self._number += 1
+        if not self._has_saved:
+            self._run.forget_note()
+        self._has_saved = True
         with watched(f"saving step {step}", self.config.hang_seconds):
             self._saver.start(request)
         self._note_saved()
@@ -353,10 +293,10 @@ class Checkpointer:
         return SaveRequest(
             folder=self.folder,
             step=step,
-            claim=self._take_folder(),
+            claim=self._run.take(),
             parent=self._last_step,
             resumed=self._resumed,
-            record=self._run_record(),
+            record=self._run.record(),
             components=tuple(component.name for component in self._components),
             num_to_keep=self.config.num_to_keep,
         )
@@ -364,7 +304,7 @@ class Checkpointer:
     def _note_saved(self) -> None:
         if self._saver.last_step is not None and self._saver.last_step != self._last_step:
             self._last_step = self._saver.last_step
-            self._failed_in_a_row = 0
+            self._failed.forget()
 
     @property
     def is_idle(self) -> bool:
@@ -392,7 +332,7 @@ class Checkpointer:
             self.wait()
         finally:
             self._saver.release()
-            self._give_folder_back()
+            self._run.give_back()
             if self._handle_signals:
                 self._notice.restore()
 
@@ -411,22 +351,6 @@ class Checkpointer:
             self.close()
         except KeepstepError as second:
             logger.error("besides, the save under way failed: %s", second)
-
-    def _take_folder(self) -> FolderClaim:
-        if self._claim is None:
-            self._claim = claim_folder(self.folder, self._world)
-        return self._claim
-
-    def _give_folder_back(self) -> None:
-        if self._claim is not None and not self._is_claimed_by_caller:
-            self._claim.release()
-            self._claim = None
-
-    def _run_record(self) -> Mapping[str, Any]:
-        if self._record is None:
-            with agreed(self._world, "collecting the run record", SaveError):
-                self._record = collect(self._facts, self._world.size) if self._world.rank == 0 else {}
-        return self._record
 
     def _log_start(self, outcome: Resumed) -> None:
         if self._world.rank != 0:

@@ -2,8 +2,10 @@
 
 import contextlib
 import logging
+import os
 import time
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -94,7 +96,7 @@ def _check_that_it_is_shared(folder: Path, number: int, world: World) -> None:
     """Each rank looks for the main process's lock and leaves a file that the main process looks for."""
     told = world.gather(_leave_sign(folder, number, world.rank))
     left = [rank for rank, seen in enumerate(told) if rank and seen.sees_lock and not seen.problem]
-    found = world.broadcast([rank for rank in left if world.rank == 0 and _appears(_sign(folder, number, rank))])
+    found = world.broadcast(_appearing(folder, number, left) if world.rank == 0 else [])
     with contextlib.suppress(OSError):
         if world.rank:
             _sign(folder, number, world.rank).unlink(missing_ok=True)
@@ -126,12 +128,24 @@ def _leave_sign(folder: Path, number: int, rank: int) -> _Seen:
 
 
 def _appears(path: Path) -> bool:
+    return bool(_retried([path]))
+
+
+def _appearing(folder: Path, number: int, ranks: Sequence[int]) -> list[int]:
+    """Of these ranks those whose sign is there."""
+    found = _retried([_sign(folder, number, rank) for rank in ranks])
+    return [rank for rank in ranks if _sign(folder, number, rank) in found]
+
+
+def _retried(paths: Sequence[Path]) -> set[Path]:
+    """Which of these are there, at once or after some retries for all of them."""
+    found: set[Path] = set()
     for pause in (0.0, *_RETRY_SECONDS):
         time.sleep(pause)
-        with contextlib.suppress(OSError):
-            path.stat()
-            return True
-    return False
+        found |= {path for path in paths if path not in found and os.path.lexists(path)}
+        if len(found) == len(paths):
+            break
+    return found
 
 
 def _sign(folder: Path, number: int, rank: int) -> Path:

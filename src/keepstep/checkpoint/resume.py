@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -22,6 +22,7 @@ from keepstep.errors import (
     DamagedCheckpointError,
     ResumeError,
     StateMismatchError,
+    UnsupportedStateError,
 )
 from keepstep.plan import layout
 from keepstep.plan.blocks import rest, share_out
@@ -80,10 +81,8 @@ def look(folder: Path, world: World, requested: int | None = None) -> ResumeDeci
         listings = world.gather([(f.step, f.condition) for f in found])
         differing = [rank for rank, listing in enumerate(listings) if listing != listings[0]]
         if not differing:
-            for name in seen.foreign:
-                if layout.step_of(name) is not None:
-                    _warn(world, f"ignored {folder / name}: a checkpoint is a folder, and this is a link or a file")
-            return world.broadcast(decide(found, requested, quarantined))
+            odd = tuple(name for name in seen.foreign if layout.step_of(name) is not None)
+            return world.broadcast(replace(decide(found, requested, quarantined), odd=odd))
         if retry < _RETRIES - 1:
             time.sleep(_RETRY_SECONDS)  # network file systems cache listings for a moment
     hosts = world.gather(host_name())
@@ -138,6 +137,8 @@ def resume(
         ResumeError: a rank failed; named on all ranks.
     """
     decision = look(folder, world, requested)
+    for name in decision.odd:
+        _warn(world, f"ignored {folder / name}: a checkpoint is a folder, and this is a link or a file")
     for found in decision.ignored:
         _warn(world, f"ignored {folder / layout.checkpoint_name(found.step)}: {found.problem}")
     refuse(folder, decision)
@@ -248,7 +249,10 @@ def _keep(plan: LoadPlan, source: Source, older: Sequence[Path]) -> list[tuple[t
     in_all = set(plan.tensors)
     for path in older:
         # One that is damaged cannot be loaded either; its metadata is compared with its digest before it is parsed.
-        with contextlib.suppress(DamagedCheckpointError, OSError), open_source(path) as source_before:
+        with (
+            contextlib.suppress(DamagedCheckpointError, UnsupportedStateError, OSError),
+            open_source(path) as source_before,
+        ):
             in_all &= set(source_before.stored())
     live = [plan.tensors[key] for key in set(plan.tensors) - in_all] if older else []
     return [(tensor, tensor.detach().clone()) for tensor in live]

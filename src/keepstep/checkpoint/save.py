@@ -91,7 +91,6 @@ def save(
     world: World,
     writer: Writer,
     parts: MetadataParts,
-    expected_size: int = 0,
 ) -> Saved:
     """Write and commit a snapshot. All ranks take part, in the foreground or in the background (`world` tells how).
 
@@ -101,16 +100,16 @@ def save(
         world: how the ranks meet.
         writer: writes the shards.
         parts: what the main process knows of the files' content from earlier saves.
-        expected_size: bytes of all ranks' files, as far as the main process knows; so many must be free.
 
     Raises:
         SaveError: on every rank, naming the rank that failed. Nothing was committed.
     """
     started = time.monotonic()
     try:
+        sizes = world.to_main(snapshot.image.shard.size)
         with agreed(world, phase_of(request, "preparing"), SaveError):
             if world.rank == 0:
-                _prepare(request, expected_size)
+                _prepare(request, sum(sizes))
 
         def write() -> Written:
             written = write_shard(request.temporary, snapshot.image, writer, snapshot.fragment)
@@ -140,7 +139,7 @@ def phase_of(request: SaveRequest, what: str) -> str:
     return f"saving step {request.step} to {request.final}: {what}"
 
 
-def _prepare(request: SaveRequest, expected_size: int) -> None:
+def _prepare(request: SaveRequest, size: int) -> None:
     request.claim.confirm()
     found = survey(request.folder)
     for name in found.leftovers:
@@ -151,10 +150,10 @@ def _prepare(request: SaveRequest, expected_size: int) -> None:
         if _is_of_an_abandoned_line(request, checkpoint):
             _set_aside(request, checkpoint.path, f"this run went on from step {request.parent or 0}")
     remove_tree(request.temporary)
-    if missing := missing_bytes(free_bytes(request.folder), expected_size):
+    if missing := missing_bytes(free_bytes(request.folder), size):
         raise OSError(
             errno.ENOSPC,
-            f"not enough space: a checkpoint takes {expected_size:,} bytes, {missing:,} more than are free. Earlier "
+            f"not enough space: this checkpoint takes {size:,} bytes, {missing:,} more than are free. Earlier "
             "checkpoints are untouched; free some space, or keep fewer (num_to_keep)",
             str(request.folder),
         )

@@ -62,7 +62,6 @@ class Saver:
         self._mailbox: Mailbox | None = None
         self._number = 0
         self._has_begun = False
-        self._size = 0
         self._took: deque[float] = deque(maxlen=_REMEMBERED)
         self.last_step: int | None = None
 
@@ -71,10 +70,14 @@ class Saver:
         """How long a save may take, from what the last ones took on this rank; 0 when there was none."""
         return max(self._took, default=0.0)
 
-    def expect(self, seconds: float, size: int) -> None:
-        """Take from an earlier attempt what saves took there: seconds, and bytes of all ranks."""
+    def expect(self, seconds: float) -> None:
+        """Take from an earlier attempt how long a save took there."""
         self._took.append(seconds)
-        self._size = size
+
+    @property
+    def pending_step(self) -> int | None:
+        """The step whose save is under way, or whose outcome nobody has asked for; None when there is none."""
+        return None if self._pending is None else self._pending.step
 
     @property
     def is_over(self) -> bool:
@@ -140,11 +143,9 @@ class Saver:
             self._background_writer.release()
 
     def _save(self, request: SaveRequest, snapshot: Snapshot, world: World, writer: Writer) -> Saved:
-        size = self._size or snapshot.image.shard.size * world.size
-        saved = save(request, snapshot, world, writer, self._parts, size)
+        saved = save(request, snapshot, world, writer, self._parts)
         self._took.append(snapshot.seconds + saved.seconds)
         if world.rank == 0:
-            self._size = sum(share.size for share in saved.shares)
             self._tell(request, snapshot, saved)
         return saved
 

@@ -53,9 +53,11 @@ def _passing_on_once(names: Sequence[str]) -> Iterator[None]:
         nonlocal came
         if not came:
             came = True
-            raise SignalException(f"stop requested by {signal.Signals(number).name}", sigval=signal.Signals(number))
+            # A terminal that is closed is a stop like any other, and no signal that ranks note.
+            passed = signal.SIGTERM if number == signal.SIGHUP else signal.Signals(number)
+            raise SignalException(f"stop requested by {signal.Signals(number).name}", sigval=passed)
 
-    before = {number: signal.signal(number, note) for number in (signal.Signals[name] for name in names)}
+    before = {number: signal.signal(number, note) for number in {signal.Signals[name] for name in names}}
     try:
         yield
     finally:

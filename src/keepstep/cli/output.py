@@ -15,6 +15,7 @@ from keepstep.errors import (
     KeepstepError,
     RankFailedError,
     ReplicaMismatchError,
+    RunInUseError,
 )
 
 # Errors that all ranks raise together: the main process speaks for all.
@@ -24,6 +25,7 @@ _SAME_ON_ALL_RANKS = (
     DamagedCheckpointError,
     RankFailedError,
     ReplicaMismatchError,
+    RunInUseError,
 )
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 

@@ -19,6 +19,8 @@ def ignore_stop_signals(worker: int) -> None:
     """
     for number in _IGNORED:
         signal.signal(number, signal.SIG_IGN)
+    if not hasattr(signal, "sigwaitinfo"):  # macOS: there it cannot be told who sent it
+        return
     parent = os.getppid()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     threading.Thread(target=_end_with, args=(parent,), name="keepstep-worker-end", daemon=True).start()

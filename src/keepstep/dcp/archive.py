@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from keepstep.dcp.opcodes import Sealed, refuse_unsafe
+from keepstep.dcp.opcodes import MALFORMED, Sealed, refuse_unsafe
 
 _REBUILDERS = {"_rebuild_tensor_v2", "_rebuild_tensor_v3"}
 _LOCAL_SIZE = 30
@@ -188,7 +188,7 @@ def _describe(data: bytes) -> "_Rebuilt | None":
     try:
         refuse_unsafe(data, persistent_ids=True)
         rebuilt = _Unpickler(io.BytesIO(data)).load()
-    except (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, LookupError, RuntimeError):
+    except MALFORMED:
         return None
     return rebuilt if _is_raw(rebuilt) else None
 

@@ -20,6 +20,7 @@ from torch.distributed.checkpoint.state_dict_loader import load
 from keepstep.dcp.archive import find_raw, refuse_unsafe_archive
 from keepstep.dcp.digests import bytes_of
 from keepstep.dcp.metadata import read_metadata
+from keepstep.dcp.opcodes import MALFORMED
 from keepstep.dcp.pickles import has_bytes, unpickle_value
 from keepstep.dcp.regions import Box, overlap, spans
 from keepstep.dcp.shards import is_plain, narrowed, parts_of
@@ -34,18 +35,8 @@ _DIRECT_FROM = 64 * 1024
 _PIECE = 4 * 1024 * 1024
 _BATCH = 1024 * 1024
 _SHOWN = 4
-_UNREADABLE = (
-    EOFError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    LookupError,
-    RuntimeError,
-    ArithmeticError,
-    AssertionError,
-    MemoryError,
-    struct.error,
-)
+# torch's reader asserts, too.
+_UNREADABLE = (*MALFORMED, AssertionError, struct.error)
 
 
 def load_dcp(state_dict: dict[str, Any], folder: str | os.PathLike[str]) -> None:
@@ -268,7 +259,6 @@ def _unpickled(key: str, data: bytes) -> Any:
         return torch.load(io.BytesIO(data), weights_only=True, map_location="cpu")
     except pickle.UnpicklingError as error:
         raise UnsupportedStateError(f"{key} is no plain value, and nothing else is unpickled: {error}") from error
-    # What torch's reader raises of an archive that contradicts itself; it asserts, too.
     except _UNREADABLE as error:
         raise DamagedCheckpointError(f"{key} is not readable: {type(error).__name__}") from error
 

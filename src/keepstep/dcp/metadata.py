@@ -21,7 +21,7 @@ from torch.distributed.checkpoint.metadata import (
 )
 
 from keepstep.dcp.entries import Stored
-from keepstep.dcp.opcodes import Sealed, refuse_unsafe
+from keepstep.dcp.opcodes import MALFORMED, Sealed, refuse_unsafe
 from keepstep.errors import CouldNotLookError, DamagedCheckpointError, UnsupportedStateError
 from keepstep.plan import layout
 from keepstep.storage.plain import NotPlainError, read_plain
@@ -122,17 +122,6 @@ _ALLOWED: dict[tuple[str, str], Any] = {
 }
 
 _ALONE: frozenset[str] = frozenset()
-_WRONG = (
-    pickle.UnpicklingError,
-    EOFError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    LookupError,
-    RuntimeError,
-    MemoryError,
-    OverflowError,
-)
 
 
 class _AllowListUnpickler(pickle.Unpickler):
@@ -176,7 +165,7 @@ def parse_metadata(data: bytes, folder: Path) -> Metadata:
     except UnsupportedStateError:
         raise
     # A damaged pickle may raise any of these; none of them has side effects, since only plain classes get through.
-    except _WRONG as error:
+    except MALFORMED as error:
         raise DamagedCheckpointError(f"{path} is not readable: {type(error).__name__}: {_short(error)}") from None
     if not isinstance(metadata, Metadata):
         raise DamagedCheckpointError(f"{path} holds no DCP metadata")
@@ -185,7 +174,7 @@ def parse_metadata(data: bytes, folder: Path) -> Metadata:
         _check_places(metadata.storage_data, folder)
     except DamagedCheckpointError:
         raise
-    except _WRONG as error:
+    except MALFORMED as error:
         raise DamagedCheckpointError(f"{path} is not readable: {type(error).__name__}: {_short(error)}") from None
     return metadata
 
@@ -260,7 +249,7 @@ def _name(text: str) -> str:
 
 def _short(error: BaseException) -> str:
     # Of a hostile value even the message may be endless.
-    return reprlib.repr(str(error)) if isinstance(error, _WRONG) and not isinstance(error, MemoryError) else ""
+    return reprlib.repr(str(error)) if isinstance(error, MALFORMED) and not isinstance(error, MemoryError) else ""
 
 
 def stored_keys(metadata: Metadata) -> dict[str, Stored]:

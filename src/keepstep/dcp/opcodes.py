@@ -12,6 +12,18 @@ import re
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+# What an unpickler raises of a pickle that is damaged or hostile, and what its values raise when they are looked at.
+MALFORMED = (
+    pickle.UnpicklingError,
+    EOFError,
+    ValueError,
+    TypeError,
+    AttributeError,
+    LookupError,
+    RuntimeError,
+    ArithmeticError,
+    MemoryError,
+)
 # Tuples in tuples in tuples. Writers nest them about five deep; a stack of 8 MiB is full at some 50,000.
 _MAX_NESTED = 4096
 # Tuples that are taken out of the memo, and what they hold in all, counted as often as it is met.

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from keepstep.dcp.entries import Entry
-from keepstep.dcp.opcodes import Sealed, refuse_unsafe
+from keepstep.dcp.opcodes import MALFORMED, Sealed, refuse_unsafe
 
 _BUILTINS = ("__builtin__", "builtins")
 _LATIN1 = ("latin1", "latin-1")
@@ -97,5 +97,7 @@ def unpickle_value(data: bytes) -> Any:
 def _loaded(unpickler: pickle.Unpickler) -> Any:
     try:
         return unpickler.load()
-    except (EOFError, ValueError, TypeError, AttributeError, LookupError, RuntimeError, OverflowError) as error:
+    except pickle.UnpicklingError:
+        raise
+    except MALFORMED as error:
         raise pickle.UnpicklingError(f"it is damaged: {type(error).__name__}") from error

@@ -69,7 +69,7 @@ def read_trees(source: Source, keys: Collection[str]) -> dict[str, Any]:
     for key, data in buffers.items():
         try:
             trees[key] = unpickle_tree(data)
-        except (pickle.UnpicklingError, EOFError, ValueError, TypeError, AttributeError, IndexError, KeyError) as error:
+        except pickle.UnpicklingError as error:
             raise UnsupportedStateError(f"{key} is no plain value, and nothing else is unpickled: {error}") from error
     return trees
 

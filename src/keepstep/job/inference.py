@@ -3,7 +3,6 @@
 import contextlib
 import json
 import logging
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from keepstep.checkpoint.checkpointer import Checkpointer
-from keepstep.checkpoint.claim import FolderClaim
 from keepstep.checkpoint.resume import look
 from keepstep.checkpoint.stop import StopNotice
 from keepstep.config.job import JobConfig
@@ -20,20 +18,20 @@ from keepstep.data.device import to_device
 from keepstep.data.loader import GlobalBatchLoader
 from keepstep.dcp.reader import read
 from keepstep.dist.agree import agreed
-from keepstep.dist.launch import launched_ranks, process_group
-from keepstep.dist.mesh import make_mesh
-from keepstep.dist.world import World, current_world
+from keepstep.dist.launch import launched_ranks
+from keepstep.dist.mesh import MeshShape, make_mesh
+from keepstep.dist.world import World
 from keepstep.errors import ConfigError, DamagedCheckpointError
 from keepstep.export.weights import identity_of
 from keepstep.job import configure
-from keepstep.job.attempt import Attempt
+from keepstep.job.attempt import Attempt, attempt_of
 from keepstep.job.base_weights import guard_base_weights
 from keepstep.job.determinism import be_deterministic, seed_all
 from keepstep.job.parallel import parallelize
 from keepstep.job.progress import progress_bar
 from keepstep.job.protocols import JobContext
 from keepstep.job.providers import Providers, call, resolve
-from keepstep.job.stop import leave_before, leave_if_asked, noting_stops
+from keepstep.job.stop import leave_before, leave_if_asked
 from keepstep.plan import layout
 from keepstep.plan.resume import ResumeDecision, Start
 from keepstep.state.job_state import JobState
@@ -87,13 +85,11 @@ class InferenceJob:
         """
         # Every rank comes to this by itself, so it is refused before any of them waits for another.
         configure.check(self.config, launched_ranks())
-        checkpointing = self.inference.checkpointing
-        with noting_stops(notice, checkpointing.stop_signals) as noted, process_group() as device:
-            world = current_world(timedelta(seconds=checkpointing.timeout_seconds))
-            with Attempt(self.folder, checkpointing, world) as attempt:
-                self._run(attempt, noted, device, world, fresh=fresh)
+        with attempt_of(self.folder, self.inference.checkpointing, notice) as attempt:
+            self._run(attempt, fresh=fresh)
 
-    def _run(self, attempt: Attempt, notice: StopNotice, device: torch.device, world: World, *, fresh: bool) -> None:
+    def _run(self, attempt: Attempt, *, fresh: bool) -> None:
+        world, device = attempt.world, attempt.device
         seed_all(self.inference.determinism.base_seed)
         shape, division = configure.divide_batches(self.inference.batching, self.config.mesh, world.size)
         if shape.tensor * shape.pipeline > 1:
@@ -122,9 +118,8 @@ class InferenceJob:
             if world.rank == 0:
                 logger.info(ALREADY_COMPLETE)
             return
-        claim = attempt.claim()
-        start = decision.start
-        self._infer(context, loader, world, shape, base_weights, claim, notice, fresh=start is Start.FRESH)
+        attempt.claim()
+        self._infer(attempt, context, loader, shape, base_weights, fresh=decision.start is Start.FRESH)
 
     def _is_done(self, decision: ResumeDecision, length: int, world: World) -> bool:
         """Whether the newest checkpoint has all samples behind it; the batch size may have changed on the way."""
@@ -138,16 +133,15 @@ class InferenceJob:
 
     def _infer(
         self,
+        attempt: Attempt,
         context: JobContext,
         loader: GlobalBatchLoader,
-        world: World,
-        shape: Any,
+        shape: MeshShape,
         base_weights: str | None,
-        claim: FolderClaim | None,
-        notice: StopNotice,
         *,
         fresh: bool,
     ) -> None:
+        world = attempt.world
         be_deterministic()
         factory = self.inference.model_stage_factory
         model: nn.Module = self._make("model", context).to(context.device)
@@ -166,7 +160,14 @@ class InferenceJob:
         facts = configure.run_facts(self.config, shape, base_weights)
         steps = loader.steps_left or None
         checkpointer = Checkpointer(
-            self.inference.checkpointing, state, None, steps, facts=facts, world=world, claim=claim, notice=notice
+            self.inference.checkpointing,
+            state,
+            None,
+            steps,
+            facts=facts,
+            world=world,
+            claim=attempt.claim(),
+            notice=attempt.notice,
         )
         with checkpointer:
             start = checkpointer.resume()

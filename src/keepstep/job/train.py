@@ -1,7 +1,6 @@
 """The training job: builds its parts, resumes, trains, and makes what stands at its end."""
 
 import logging
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,19 +8,18 @@ import torch
 from torch import nn
 
 from keepstep.checkpoint.checkpointer import Checkpointer
-from keepstep.checkpoint.claim import FolderClaim
 from keepstep.checkpoint.resume import look
 from keepstep.checkpoint.stop import StopNotice
 from keepstep.config.job import JobConfig
 from keepstep.data.make import make_loader
 from keepstep.dist.agree import agreed
-from keepstep.dist.launch import launched_ranks, process_group
+from keepstep.dist.launch import launched_ranks
 from keepstep.dist.mesh import Place
-from keepstep.dist.world import World, current_world
+from keepstep.dist.world import World
 from keepstep.errors import ConfigError, DamagedCheckpointError
 from keepstep.export.weights import check_target, export, is_exported
 from keepstep.job import configure
-from keepstep.job.attempt import Attempt
+from keepstep.job.attempt import Attempt, attempt_of
 from keepstep.job.base_weights import guard_base_weights
 from keepstep.job.determinism import be_deterministic, seed_all
 from keepstep.job.loop import TrainingLoop
@@ -30,7 +28,7 @@ from keepstep.job.metrics import MeanLoss
 from keepstep.job.model_parts import divide_model
 from keepstep.job.protocols import JobContext
 from keepstep.job.providers import Providers, call, resolve
-from keepstep.job.stop import leave_before, noting_stops
+from keepstep.job.stop import leave_before
 from keepstep.job.tracker import JsonlTracker
 from keepstep.plan import layout
 from keepstep.plan.resume import ResumeDecision, Start
@@ -79,13 +77,11 @@ class TrainingJob:
         """
         # Every rank comes to this by itself, so it is refused before any of them waits for another.
         configure.check(self.config, launched_ranks())
-        checkpointing = self.trainer.checkpointing
-        with noting_stops(notice, checkpointing.stop_signals) as noted, process_group() as device:
-            world = current_world(timedelta(seconds=checkpointing.timeout_seconds))
-            with Attempt(self.folder, checkpointing, world) as attempt:
-                self._run(attempt, noted, device, world, fresh=fresh)
+        with attempt_of(self.folder, self.trainer.checkpointing, notice) as attempt:
+            self._run(attempt, fresh=fresh)
 
-    def _run(self, attempt: Attempt, notice: StopNotice, device: torch.device, world: World, *, fresh: bool) -> None:
+    def _run(self, attempt: Attempt, *, fresh: bool) -> None:
+        world = attempt.world
         if fresh:
             attempt.begin_anew()
         decision = look(self.folder, world)
@@ -96,8 +92,8 @@ class TrainingJob:
         # A whole checkpoint holds all weights: only a partial one needs the base again.
         partial = factory.checkpoint_only_trainable_parameters
         base_weights = guard_base_weights(factory, self.folder, decision, world) if partial else None
-        claim = attempt.claim()
-        self._train(device, world, base_weights, claim, notice, fresh=decision.start is Start.FRESH)
+        attempt.claim()
+        self._train(attempt, base_weights, fresh=decision.start is Start.FRESH)
         self._export(self.folder / layout.checkpoint_name(self.trainer.total_steps), world)
 
     def _finish_from(self, decision: ResumeDecision, world: World) -> bool:
@@ -148,16 +144,8 @@ class TrainingJob:
             raise damage
         return True
 
-    def _train(
-        self,
-        device: torch.device,
-        world: World,
-        base_weights: str | None,
-        claim: FolderClaim | None,
-        notice: StopNotice,
-        *,
-        fresh: bool,
-    ) -> None:
+    def _train(self, attempt: Attempt, base_weights: str | None, *, fresh: bool) -> None:
+        world, device = attempt.world, attempt.device
         trainer, factory = self.trainer, self.trainer.model_stage_factory
         be_deterministic()
         shape, division = configure.divide_batches(trainer.batching, self.config.mesh, world.size)
@@ -201,8 +189,8 @@ class TrainingJob:
             trainer.total_steps,
             facts=configure.run_facts(self.config, shape, base_weights),
             world=world,
-            claim=claim,
-            notice=notice,
+            claim=attempt.claim(),
+            notice=attempt.notice,
         )
         with checkpointer:
             start = checkpointer.resume()

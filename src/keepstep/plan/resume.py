@@ -48,12 +48,14 @@ class ResumeDecision:
         candidates: steps to try, best first; empty unless start is RESUME.
         ignored: folders that look like checkpoints and are passed over; newest first.
         reason: one sentence for the log or the error.
+        odd: names of checkpoints that are links or files.
     """
 
     start: Start
     candidates: tuple[int, ...]
     ignored: tuple[Found, ...]
     reason: str
+    odd: tuple[str, ...] = ()
 
     @property
     def damaged(self) -> tuple[Found, ...]:

@@ -21,6 +21,7 @@ from keepstep.errors import RunInUseError
 from keepstep.plan import layout
 from keepstep.plan.lock import BEAT_SECONDS, LEASE_SECONDS, Claim, Process, judge
 from keepstep.storage.local import make_folders, remove_tree
+from keepstep.storage.plain import read_plain
 from keepstep.storage.process import lives, this_process
 from keepstep.storage.survey import survey
 
@@ -28,6 +29,7 @@ logger = logging.getLogger("keepstep")
 
 _LOCK = re.compile(r"lock-([1-9][0-9]{0,18})", re.ASCII)
 _SCRATCH = "lock.new-"
+_LONGEST = 4096
 _STALE_SECONDS = 600.0
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
 
@@ -136,9 +138,12 @@ def acquire_lock(folder: Path, *, beat: float = BEAT_SECONDS, lease: float = LEA
         OSError: the folder cannot be made or written.
     """
     held = _held.get(_key(folder))
-    if held is not None and held.is_own and not held.is_lost:
-        held._advance(_next_number(folder))
-        return held
+    if held is not None and held.is_own:
+        # Asked, and not taken for granted: a number above that of whoever has taken over would steal the folder back.
+        with contextlib.suppress(RunInUseError):
+            held.confirm()
+            held._advance(_next_number(folder))
+            return held
     make_folders(folder / layout.KEEPSTEP_FOLDER)
     while True:
         number = _take(folder, lease)
@@ -287,7 +292,7 @@ def _newest(folder: Path) -> tuple[int, Process | None]:
     if not number:
         return 0, None
     try:
-        text = json.loads(_path(folder, number).read_bytes()[:4096])
+        text = json.loads(read_plain(_path(folder, number), _LONGEST))
         fields = {name: text[name] for name in ("host", "pid", "boot", "namespace", "started")}
         return number, Process(**fields)
     except (FileNotFoundError, ValueError, TypeError, KeyError):

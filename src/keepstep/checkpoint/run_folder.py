@@ -1,0 +1,96 @@
+"""A run's folder as one attempt of the run sees it: held, described, and left with a note."""
+
+import logging
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from keepstep.checkpoint.claim import FolderClaim, claim_folder
+from keepstep.checkpoint.damage import put_away
+from keepstep.checkpoint.resume import DamagePolicy
+from keepstep.config.checkpointing import CheckpointingConfig
+from keepstep.dist.agree import agreed
+from keepstep.dist.world import World
+from keepstep.errors import SaveError, StopRequested
+from keepstep.provenance.record import RunFacts, collect
+from keepstep.storage.exit_note import forget_exit, is_restart_after_stop, write_exit
+from keepstep.storage.save_log import SaveLog
+
+logger = logging.getLogger("keepstep")
+
+
+class RunFolder:
+    """Taken when it is needed, by `take`. All methods are collective but `note_stop` and `forget_note`.
+
+    Args:
+        path: the folder.
+        world: the ranks.
+        facts: about the job, for run.json.
+        claim: the hold on the folder, where the caller has it already; he gives it back.
+    """
+
+    def __init__(self, path: Path, world: World, facts: RunFacts, claim: FolderClaim | None = None) -> None:
+        self.path = path
+        self._world, self._facts = world, facts
+        self._claim, self._is_callers = claim, claim is not None
+        self._record: Mapping[str, Any] | None = None
+
+    def take(self) -> FolderClaim:
+        """Hold the folder. Raises as `claim_folder`."""
+        if self._claim is None:
+            self._claim = claim_folder(self.path, self._world)
+        return self._claim
+
+    def give_back(self) -> None:
+        """Let others have it."""
+        if self._claim is not None and not self._is_callers:
+            self._claim.release()
+            self._claim = None
+
+    def is_lost(self) -> bool:
+        """Whether another job was seen to hold it. Only the main process looks."""
+        return self._world.broadcast(self._claim is not None and self._claim.is_lost)
+
+    def damage_policy(self, config: CheckpointingConfig) -> DamagePolicy:
+        """What becomes of damaged checkpoints. A job that does not hold the folder moves nothing."""
+        stop, full = config.on_damage == "stop", config.verify_on_resume == "full"
+        if self._claim is None:
+            return DamagePolicy(stop, full)
+        return DamagePolicy(stop, full, partial(put_away, self.path, self._claim, self._world))
+
+    def record(self) -> Mapping[str, Any]:
+        """The fields of run.json, collected once; the main process's count."""
+        if self._record is None:
+            with agreed(self._world, "collecting the run record", SaveError):
+                self._record = collect(self._facts, self._world.size) if self._world.rank == 0 else {}
+        return self._record
+
+    def seconds_of_a_save(self) -> float | None:
+        """What the last save of an earlier attempt took; None when it is not known."""
+        with agreed(self._world, f"looking how long saves took in {self.path}", SaveError):
+            found = SaveLog(self.path).last_saved().get("seconds") if self._world.rank == 0 else None
+        seconds = self._world.broadcast(found)
+        return float(seconds) if isinstance(seconds, int | float) else None
+
+    def was_told_to_stop(self) -> bool:
+        """Whether a launcher has started this attempt although the one before was told to stop."""
+        with agreed(self._world, f"looking how {self.path} was left"):
+            again = self._world.rank == 0 and is_restart_after_stop(self.path)
+        return self._world.broadcast(again)
+
+    def note_stop(self, step: int, saved_step: int | None, why_not_saved: str = "") -> None:
+        """Note, on the main process, that this attempt ends by a stop request."""
+        if self._world.rank or self._claim is None:
+            return
+        code = StopRequested.exit_code
+        more = {"step": step, "saved_step": saved_step, "not_saved_because": why_not_saved}
+        try:
+            write_exit(self.path, "stopped", code, **more)
+        except OSError as error:
+            logger.warning("could not note the stop in %s: %s", self.path, error)
+
+    def forget_note(self) -> None:
+        """This attempt is at work: how the one before ended says nothing any more."""
+        if self._world.rank == 0:
+            forget_exit(self.path)
