@@ -183,12 +183,14 @@ def test_a_process_that_was_replaced_does_not_steal_the_folder_back(tmp_path: Pa
     first = acquire_lock(tmp_path, beat=1000)
     rank = hold_in_a_fork(tmp_path / "other", tmp_path / "end")
     shutil.copy(tmp_path / "other" / ".keepstep" / "lock-1", tmp_path / ".keepstep" / "lock-2")
-    with pytest.raises(RunInUseError, match=f"in use by process {rank.pid}"):
-        acquire_lock(tmp_path)
-    assert locks(tmp_path) == ["lock-1", "lock-2"]
-    (tmp_path / "end").touch()
-    rank.wait()
-    first.release()
+    try:
+        with pytest.raises(RunInUseError, match=f"in use by process {rank.pid}"):
+            acquire_lock(tmp_path)
+        assert locks(tmp_path) == ["lock-1", "lock-2"]
+    finally:
+        (tmp_path / "end").touch()
+        rank.wait()
+        first.release()
 
 
 def test_of_many_that_take_over_one_wins(tmp_path: Path) -> None:
