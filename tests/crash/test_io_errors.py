@@ -9,6 +9,7 @@ import pytest
 from keepstep.errors import KeepstepError
 from keepstep.ops.verify import verify
 from keepstep.storage.survey import survey
+from keepstep.testing.faults import Fail
 from tests.rig import forks, tiny
 from tests.rig.syscalls import Tracer, require_strace
 
@@ -61,7 +62,7 @@ def _try_all(tmp: Path, size: int, rank: int, error: str, every: int) -> None:
         folder = tmp / f"{name}-{n}"
         folder.mkdir()
         ranks = forks.start(lambda at=folder: _job(at), size)
-        tracer = Tracer(ranks[rank], tmp / "trace", (name, n), fault=f"error={error}")
+        tracer = Tracer(ranks[rank], tmp / "trace", Fail(name, n, error))
         for one in ranks:
             one.go()
         ended = forks.wait_all(ranks)

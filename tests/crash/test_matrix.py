@@ -8,9 +8,12 @@ from typing import Any
 import pytest
 import torch
 
+from keepstep.checkpoint import save as save_module
 from keepstep.dist import background
+from keepstep.storage.local import remove_tree
+from keepstep.testing.faults import CrashReport
 from tests.rig import forks, tiny
-from tests.rig.matrix import Matrix, Subject, newest_complete, run_matrix
+from tests.rig.matrix import Subject, newest_complete, run_matrix
 from tests.rig.syscalls import require_strace
 
 
@@ -37,8 +40,8 @@ def _subject(size: int) -> Subject:
     return Subject(_job, newest_complete, _check_log(size))
 
 
-def _judge(matrix: Matrix, title: str) -> None:
-    print(f"\n{matrix.line(title)}")
+def _judge(matrix: CrashReport, title: str) -> None:
+    print(f"\n{title}: {matrix}")
     assert matrix.bad == []
     assert matrix.not_killed == 0
     assert {"write", "openat", "fsync", "rename", "mkdir"} <= set(matrix.calls)
@@ -61,7 +64,7 @@ def test_some_kills_of_one_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_some_kills_of_each_of_two_ranks(tmp_path: Path, rank: int) -> None:
     matrix = run_matrix(_subject(2), tmp_path, size=2, rank=rank, every=6)
-    print(f"\n{matrix.line(f'rank {rank} of 2')}")
+    print(f"\nrank {rank} of 2: {matrix}")
     assert matrix.bad == []
     assert matrix.not_killed == 0
 
@@ -80,8 +83,8 @@ def test_every_kill_while_saves_go_on_in_the_background(tmp_path: Path, size: in
     _judge_threads(run_matrix(subject, tmp_path, size=size, rank=rank, threads=True), size, rank)
 
 
-def _judge_threads(matrix: Matrix, size: int, rank: int) -> None:
-    print(f"\n{matrix.line(f'async, rank {rank} of {size}')}")
+def _judge_threads(matrix: CrashReport, size: int, rank: int) -> None:
+    print(f"\nasync, rank {rank} of {size}: {matrix}")
     assert matrix.bad == []
     # How a thread's calls are counted depends on who is first; nearly all points must be reached all the same.
     assert matrix.not_killed <= max(1, matrix.points // 10)
@@ -98,7 +101,7 @@ def test_every_kill_of_one_process(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rank", [0, 1])
 def test_every_kill_of_each_of_two_ranks(tmp_path: Path, rank: int) -> None:
     matrix = run_matrix(_subject(2), tmp_path, size=2, rank=rank)
-    print(f"\n{matrix.line(f'rank {rank} of 2')}")
+    print(f"\nrank {rank} of 2: {matrix}")
     assert matrix.bad == []
     assert matrix.not_killed == 0
 
@@ -122,6 +125,26 @@ def _broken_job(folder: Path) -> dict[str, Any]:
 
 def test_the_matrix_finds_a_broken_saver(tmp_path: Path) -> None:
     matrix = run_matrix(Subject(_broken_job, lambda folder: 0), tmp_path)
-    print(f"\n{matrix.line('planted broken saver')}")
+    print(f"\nplanted broken saver: {matrix}")
     assert len(matrix.bad) >= 3
     assert any("the resume failed" in problem for problem in matrix.bad)
+
+
+def _job_that_deletes_first(folder: Path) -> dict[str, Any]:
+    """It makes room for the new checkpoint before that is committed. A kill in between leaves none, and no trace."""
+    commit = save_module._commit
+
+    def broken(request: Any, *rest: Any) -> None:
+        if request.step == 4:
+            (request.folder / "save-2").rename(request.folder / ".save-2.del-1")
+            remove_tree(request.folder / ".save-2.del-1")
+        commit(request, *rest)
+
+    save_module._commit = broken
+    return _job(folder)
+
+
+def test_the_matrix_finds_a_saver_that_deletes_before_it_commits(tmp_path: Path) -> None:
+    matrix = run_matrix(Subject(_job_that_deletes_first, newest_complete), tmp_path, every=3)
+    print(f"\nplanted early deletion: {matrix}")
+    assert any("resumed from 0, but 2 was committed" in problem for problem in matrix.bad)

@@ -1,30 +1,18 @@
-"""Kills a process at its n-th system call of a kind, seen by the kernel's tracer and not by patched functions."""
+"""The injector of `keepstep.testing.faults` on a forked rank that waits at its gate: attached from outside."""
 
-import re
 import shutil
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from keepstep.testing.faults import CALLS, Fault
+from keepstep.testing.faults.calls import count_calls
+from keepstep.testing.faults.faults import options_of
 from tests.rig.forks import Rank
-
-CALLS = (
-    "pwrite64",
-    "write",
-    "openat",
-    "fsync",
-    "fdatasync",
-    "rename",
-    "link",
-    "renameat2",
-    "unlink",
-    "unlinkat",
-    "mkdir",
-    "rmdir",
-)
 
 
 def require_strace(tmp: Path) -> None:
@@ -36,27 +24,37 @@ def require_strace(tmp: Path) -> None:
         pytest.skip(f"processes cannot be traced here: {probe.stderr.strip()}")
 
 
+def count(log: Path) -> Counter[str]:
+    """How often a rank made each call: the most that one of its threads did."""
+    return Counter({name: number for name, number in count_calls(log).items() if name in CALLS})
+
+
 class Tracer:
     """strace on a waiting rank.
 
     By default on its main thread: a save of small state happens there, and the count is the same in every run. With
     `threads` it follows all of them (saves in the background); calls are then counted for each thread by itself.
+
+    Args:
+        rank: whom to trace.
+        log: where its calls are written.
+        hit: what happens to it.
+        threads: whether all threads are followed.
+        options: of strace, in place of those that faults and counts need.
     """
 
     def __init__(
         self,
         rank: Rank,
         log: Path,
-        kill_at: tuple[str, int] | None = None,
+        hit: Fault | None = None,
         *,
         threads: bool = False,
-        fault: str = "signal=SIGKILL",
+        options: Sequence[str] = (),
     ) -> None:
-        self._log = log
-        command = ["strace", "-qq", "-o", str(log), "-e", f"trace={','.join(CALLS)}", "-p", str(rank.pid)]
-        command += ["-f"] if threads else []
-        if kill_at is not None:
-            command += ["-e", f"inject={kill_at[0]}:{fault}:when={kill_at[1]}"]
+        self.log = log
+        options = options or options_of([hit] if hit is not None else [])
+        command = ["strace", "-qq", "-o", str(log), *options, "-p", str(rank.pid), *(["-f"] if threads else [])]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         deadline = time.monotonic() + 20
         while "TracerPid:\t0" in Path(f"/proc/{rank.pid}/status").read_text():
@@ -64,15 +62,12 @@ class Tracer:
             assert time.monotonic() < deadline, "strace did not attach"
             time.sleep(0.002)
 
-    def counts(self) -> Counter[str]:
-        """Wait for the end of the traced process; how often it made each call: the most that one thread made."""
+    def wait(self) -> None:
+        """Wait for the end of the traced process."""
         self._process.wait(timeout=60)
         self._process.stderr.close()
-        found: Counter[tuple[str, str]] = Counter()
-        for thread, name in re.findall(r"^(?:(\d+) +)?(\w+)\(", self._log.read_text(errors="replace"), re.MULTILINE):
-            found[thread, name] += name in CALLS
-        most: Counter[str] = Counter()
-        for (_, name), count in found.items():
-            if count:
-                most[name] = max(most[name], count)
-        return most
+
+    def counts(self) -> Counter[str]:
+        """The same; how often it made each call."""
+        self.wait()
+        return count(self.log)

@@ -2,22 +2,30 @@
 
 import errno
 import os
+import re
 import shutil
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch import nn
 
 import keepstep
+from keepstep.checkpoint import save as save_module
 from keepstep.errors import FaultError
 from keepstep.job.determinism import seed_all
 from keepstep.ops.verify import verify
 from keepstep.storage import tracing
+from keepstep.storage.local import remove_tree
 from keepstep.testing import faults
+from keepstep.testing.faults.calls import committed_step
 from tests.rig.folders import make_checkpoint
 from tests.rig.syscalls import require_strace
 
@@ -58,6 +66,80 @@ def resume_from_a_wrong_step(folder: str) -> None:
     own_loop(folder)
 
 
+def delete_before_the_commit(folder: str) -> None:
+    """A broken saver: it makes room first. Whoever kills it in between finds an empty folder, which looks innocent."""
+    commit = save_module._commit
+
+    def broken(request: Any, *rest: Any) -> None:
+        for older in request.folder.glob("save-*"):
+            doomed = older.rename(request.folder / f".{older.name}.del-1")
+            remove_tree(doomed)
+        commit(request, *rest)
+
+    save_module._commit = broken
+    own_loop(folder)
+
+
+def test_a_saver_that_deletes_before_it_commits_is_found(traceable: None, tmp_path: Path) -> None:
+    report = faults.crash_matrix(
+        delete_before_the_commit, start_method="fork", calls=faults.SYNCS, every=2, folder=tmp_path / "work"
+    )
+    print(f"\n{report}")
+    assert set(report.calls) == {"fsync"}
+    assert any("began at step 0, and 2 was committed" in problem for problem in report.bad)
+
+
+def two_ranks(folder: str) -> None:
+    dist.init_process_group("gloo", timeout=timedelta(seconds=20))
+    try:
+        own_loop(folder)
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_kill_of_another_rank_and_the_commits_of_the_main_process(traceable: None, tmp_path: Path) -> None:
+    place = tmp_path / "run"
+    killed = faults.run_with(two_ranks, [faults.Kill("pwrite64", 2)], place, rank=1, ranks=2, start_method="fork")
+    assert killed.codes[1] == -9
+    assert killed.codes[0] not in (0, None)
+    assert (killed.newest, killed.committed) == (2, 2)
+    assert committed_step(Path(f"{place}.trace.rank_0")) == 2
+    again = faults.run_with(two_ranks, [], place, ranks=2, start_method="fork")
+    assert (again.codes, again.start, again.newest) == ((0, 0), 2, 4)
+    assert not list(tmp_path.glob("run.trace.rank_*"))
+
+
+def test_a_rank_that_is_started_again_meets_no_fault_again(traceable: None, tmp_path: Path) -> None:
+    def restarted(folder: str) -> None:
+        for _ in range(2):
+            child = os.fork()
+            if child == 0:
+                own_loop(folder)
+                os._exit(0)
+            _, status = os.waitpid(child, 0)
+        assert status == 0
+
+    ended = faults.run_with(restarted, [faults.Kill("rename", 2)], tmp_path / "run", start_method="fork")
+    assert (ended.codes, ended.newest, ended.start) == ((0,), 4, 2)
+
+
+def test_the_example_of_the_docs(traceable: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As it stands, but on forked processes, and with fewer kills and states."""
+    (block,) = re.findall(r"```python\n(.*?)```", (Path(__file__).parents[2] / "docs/faults.md").read_text(), re.DOTALL)
+    quick = SimpleNamespace(
+        crash_matrix=lambda job, **options: faults.crash_matrix(job, **options | {"start_method": "fork", "every": 60}),
+        power_cuts=lambda job, **options: faults.power_cuts(job, **options | {"start_method": "fork", "limit": 8}),
+        run_with=lambda job, fault, folder: faults.run_with(job, fault, tmp_path / folder.name, start_method="fork"),
+        Fail=faults.Fail,
+    )
+    code = block.replace("from keepstep.testing import faults\n", "")
+    exec(compile(code, "docs/faults.md", "exec"), {"__name__": "__main__", "faults": quick})
+    told = capsys.readouterr().out
+    assert "kills" in told
+    assert "states of the disk" in told
+    assert "(1,) 2 (0,) 4" in told
+
+
 def test_a_job_that_loses_work_is_found(traceable: None, tmp_path: Path) -> None:
     report = faults.crash_matrix(resume_from_a_wrong_step, start_method="fork", every=4, folder=tmp_path / "work")
     print(f"\n{report}")
@@ -94,6 +176,15 @@ def test_a_command_is_reached_too_and_its_own_folder_is_left_alone(traceable: No
     assert ended.codes == (-9,)
     assert ended.newest == 2
     assert not (tmp_path / "mine").exists()
+
+
+def test_what_could_not_be_tried_is_no_success(traceable: None, tmp_path: Path) -> None:
+    with pytest.raises(FaultError, match="no rank 5 of the job was traced"):
+        faults.crash_matrix(own_loop, rank=5, start_method="fork", folder=tmp_path / "a")
+    with pytest.raises(FaultError, match="no rank 5 of the job was traced"):
+        faults.run_with(own_loop, [faults.Kill("fsync")], tmp_path / "b", rank=5, start_method="fork")
+    with pytest.raises(FaultError, match="none of these calls: pwritev2"):
+        faults.crash_matrix(own_loop, calls=["pwritev2"], start_method="fork", folder=tmp_path / "c")
 
 
 def test_without_strace_it_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -25,19 +25,25 @@ class TraceSettings:
 
     Attributes:
         save_dir: where it saves, whatever its configuration says.
-        rank: whose calls are traced.
+        rank: whose calls are traced; None for those of every rank.
         options: of strace: what is traced and what is injected.
-        log: where the traced rank's calls are written, and in `<log>.start` the step that the job began at.
+        log: where calls are written (`log_of`), and in `<log>.start` the step that the job began at.
+        others: options of strace for the ranks that are not meant; none, and they are not traced.
     """
 
     save_dir: str
-    rank: int
+    rank: int | None
     options: tuple[str, ...]
     log: str
+    others: tuple[str, ...] = ()
 
     def to_environment(self) -> dict[str, str]:
         """The variable that switches it on."""
         return {VARIABLE: json.dumps(asdict(self))}
+
+    def log_of(self, rank: int) -> Path:
+        """Where a rank's calls are written."""
+        return Path(f"{self.log}.rank_{rank}")
 
 
 def settings_from_environment() -> TraceSettings | None:
@@ -46,21 +52,29 @@ def settings_from_environment() -> TraceSettings | None:
     if not text:
         return None
     found = json.loads(text)
-    return TraceSettings(found["save_dir"], found["rank"], tuple(found["options"]), found["log"])
+    return TraceSettings(**{**found, "options": tuple(found["options"]), "others": tuple(found["others"])})
 
 
 def trace_this_process(rank: int) -> None:
-    """Attach a tracer to this process if its rank is the one. Returns when it is attached.
+    """Attach a tracer to this process if its rank is meant. Returns when it is attached.
+
+    Once for each rank: a launcher that starts the ranks again starts them without faults.
 
     Raises:
         FaultError: strace is missing, or may not attach.
     """
     settings = settings_from_environment()
-    if settings is None or settings.rank != rank or not settings.options or _tracer():
+    if settings is None:
         return
+    options = settings.options if settings.rank in (None, rank) else settings.others
+    log = settings.log_of(rank)
+    if not options or log.exists():
+        return
+    if _tracer():
+        raise FaultError(f"process {os.getpid()} is traced by something else; faults need to trace it themselves")
     # Where a security module lets only parents trace (Yama), the process says that its own child may.
     ctypes.CDLL(None).prctl(_PR_SET_PTRACER, _PR_SET_PTRACER_ANY, 0, 0, 0)
-    command = ["strace", "-f", "-qq", "-o", settings.log, *settings.options, "-p", str(os.getpid())]
+    command = ["strace", "-f", "-qq", "-o", str(log), *options, "-p", str(os.getpid())]
     try:
         tracer = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True

@@ -3,11 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# The calls by which a save changes a disk.
-CALLS = (
-    *("openat", "write", "pwrite64", "fsync", "fdatasync", "link", "rename", "renameat2"),
-    *("unlink", "unlinkat", "mkdir", "rmdir"),
-)
+from keepstep.testing.faults.calls import traced
+
+# The calls by which a save changes a disk. No writev: sockets of ranks that talk to each other make most of those.
+CREATES = ("openat", "mkdir", "mkdirat", "link", "linkat")
+WRITES = ("write", "pwrite64", "pwritev", "pwritev2", "ftruncate", "fallocate", "copy_file_range", "sendfile")
+SYNCS = ("fsync", "fdatasync", "sync_file_range", "syncfs")
+RENAMES = ("rename", "renameat", "renameat2")
+UNLINKS = ("unlink", "unlinkat", "rmdir")
+CALLS = (*CREATES, *WRITES, *SYNCS, *RENAMES, *UNLINKS)
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ Fault = Kill | Fail | Slow
 
 def options_of(faults: Sequence[Fault], calls: Sequence[str] = CALLS) -> tuple[str, ...]:
     """The options of strace that trace these calls and do this to them."""
-    # execve tells programs that the job starts (git) from its own threads, which a tracer follows alike.
-    traced = ",".join(dict.fromkeys([*calls, *(fault.call for fault in faults), "execve"]))
-    return ("-e", f"trace={traced}", *(word for fault in faults for word in ("-e", fault.to_option())))
+    # Renames tell of commits; execve tells programs that the job starts (git) from its own threads, which a tracer
+    # follows alike.
+    shown = [*calls, *(fault.call for fault in faults), *RENAMES, "execve"]
+    return ("-e", traced(shown), *(word for fault in faults for word in ("-e", fault.to_option())))
