@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from keepstep.errors import KeepstepError, RunInUseError
+from keepstep.job.asked import Asked
 from keepstep.job.inference import InferenceJob
 from keepstep.job.train import TrainingJob
 from keepstep.plan.fresh import acts
@@ -16,7 +17,7 @@ from tests.rig import forks, jobs
 
 
 def run(folder: Path, total: int = 12, *, fresh: bool = False, **trainer: Any) -> None:
-    TrainingJob(jobs.training(folder, total, **trainer)).run(fresh=fresh)
+    TrainingJob(jobs.training(folder, total, **trainer)).run(asked=Asked(fresh=fresh))
 
 
 def place(folder: Path) -> Path:
@@ -141,7 +142,7 @@ class TestFresh:
 
     def test_an_inference_job(self, tmp_path: Path) -> None:
         for _ in range(2):
-            InferenceJob(jobs.inference(tmp_path)).run(fresh=True)
+            InferenceJob(jobs.inference(tmp_path)).run(asked=Asked(fresh=True))
         assert len((tmp_path / "sums.jsonl").read_text().splitlines()) == 50
         (aside,) = (tmp_path / "inference" / ".keepstep" / "set-aside").iterdir()
         assert [p.name for p in aside.glob("save-*")]

@@ -150,7 +150,8 @@ def test_changed_weights_are_refused_instead_of_old_results_being_given_for_new_
     save_file(jobs.Net().state_dict(), tmp_path / "weights.safetensors")
     (end,) = forks.run(lambda: InferenceJob(job).run())
     assert end.status == 3
-    assert "take another save_dir" in str(end.error)
+    assert "base_weights" in str(end.error)
+    assert "another run name or save_dir" in str(end.error)
     assert jobs.tree_digest(tmp_path / "inference") == before
 
 

@@ -17,7 +17,6 @@ from keepstep.job import loop as loop_module
 from keepstep.job import model_parts
 from keepstep.job.protocols import JobContext
 from keepstep.job.train import TrainingJob
-from keepstep.provenance.record import RunFacts
 from keepstep.storage.digest import BLOCK_SIZE
 from tests.rig import forks, jobs
 
@@ -192,7 +191,7 @@ def save_again(target: Path) -> Callable[[Any, int], None]:
     def hook(saver: Any, step: int) -> None:
         assert step == 5
         saver.folder, saver._last_step = target / "checkpoints" / "run", None
-        saver._run = RunFolder(saver.folder, saver._world, RunFacts("run"))
+        saver._run = RunFolder(saver.folder, saver._world)
         assert saver.save(step)
 
     return hook

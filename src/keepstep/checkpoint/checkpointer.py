@@ -1,6 +1,7 @@
 """The facade that a training loop talks to."""
 
 import logging
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -8,6 +9,7 @@ from types import TracebackType
 from keepstep.checkpoint.claim import FolderClaim
 from keepstep.checkpoint.failed_saves import FailedSaves
 from keepstep.checkpoint.garbage import no_collections
+from keepstep.checkpoint.identity import RunIdentity
 from keepstep.checkpoint.leaving import Told, why_no_time
 from keepstep.checkpoint.probe import Probe, save_dir, settings_from_environment
 from keepstep.checkpoint.resume import Resumed, look, refuse, resume
@@ -43,6 +45,8 @@ class Checkpointer:
         handle_signals: note the configuration's stop signals from `resume` to `close`, for `stop_requested`.
         claim: the folder, where the caller has taken it already.
         notice: where stop signals are noted, when the caller does that.
+        accept: differences to the checkpoint that a resume accepts: "field=value", or "field" for what it is now.
+        identity: of the run, where the caller has collected it already; then `facts` and `accept` say nothing.
 
     Raises:
         ConfigError: `run_name` does not work as a folder name, or `total_steps` is not positive, or is missing where
@@ -61,6 +65,8 @@ class Checkpointer:
         handle_signals: bool = True,
         claim: FolderClaim | None = None,
         notice: StopNotice | None = None,
+        accept: Sequence[str] = (),
+        identity: RunIdentity | None = None,
     ) -> None:
         if run_name is not None and (not run_name or Path(run_name).name != run_name or run_name.startswith(".")):
             raise ConfigError(f"run_name = {run_name!r}: must work as a folder name")
@@ -76,8 +82,11 @@ class Checkpointer:
         self._world = world or current_world(timedelta(seconds=config.timeout_seconds))
         self._components = state.components(self._world)
         self._optional = state.optional
+        self._loader = state.data
         self._probe = Probe(observed, self._components, self._world) if observed else None
-        self._run = RunFolder(self.folder, self._world, facts or RunFacts(run_name), claim)
+        self._run = RunFolder(self.folder, self._world, claim)
+        facts = facts or RunFacts(run_name)
+        self._identity = identity or RunIdentity(self.folder, self._world, facts, config, accept, state)
         self._saver = Saver(
             self._components,
             self._world,
@@ -103,6 +112,7 @@ class Checkpointer:
             CheckpointNotFoundError: `step` was asked for and is not there.
             DamagedCheckpointError: checkpoints are there, and none is good, or the newest is not and `on_damage` is
                 "stop".
+            GuardRefusedError: data, base weights or another thing that the run was begun with is another one now.
             RunInUseError: another job saves to this folder.
             StateMismatchError: the checkpoint does not fit the registered state; nothing was changed.
             UnsupportedStateError: the registered state holds a value that cannot be stored.
@@ -114,15 +124,19 @@ class Checkpointer:
         self._prepare()
         saves = self.config.period_steps != "disable"
         # Nothing is written, not even a lock, before it is known that this is a start.
-        refuse(self.folder, look(self.folder, self._world, step))
+        decision = look(self.folder, self._world, step)
+        refuse(self.folder, decision)
+        if decision.candidates:
+            self._guard(decision.candidates[0])
         trace_this_process(self._world.rank)
         try:
             if saves:
                 self._run.take()
             policy = self._run.damage_policy(self.config)
             with watched(f"resuming from {self.folder}", self.config.hang_seconds):
-                outcome = resume(self.folder, self._components, self._world, step, self._optional, policy)
+                outcome = resume(self.folder, self._components, self._world, step, self._optional, policy, self._guard)
             if saves:
+                self._identity.note_accepted()
                 self._try_out()
                 self._warm_up(outcome.step)
         except BaseException:
@@ -140,6 +154,11 @@ class Checkpointer:
         if self._probe is not None:
             self._probe.started(outcome.step, self.total_steps)
         return outcome.step
+
+    def _guard(self, step: int) -> None:
+        self._identity.guard(step)
+        if hasattr(self._loader, "may_differ"):
+            self._loader.may_differ = self._identity.accepted
 
     def _try_out(self) -> None:
         """Meet now, and not after hours, state that cannot be stored; and learn what saves took before."""
@@ -296,7 +315,7 @@ class Checkpointer:
             claim=self._run.take(),
             parent=self._last_step,
             resumed=self._resumed,
-            record=self._run.record(),
+            record=self._identity.record(),
             components=tuple(component.name for component in self._components),
             num_to_keep=self.config.num_to_keep,
         )

@@ -119,6 +119,7 @@ def resume(
     requested: int | None = None,
     optional: frozenset[str] = frozenset(),
     policy: DamagePolicy = DamagePolicy(),
+    guard: Callable[[int], None] = lambda step: None,
 ) -> Resumed:
     """Restore the newest good checkpoint, or say that this is a fresh start. Collective.
 
@@ -129,6 +130,7 @@ def resume(
         requested: the step to restore; None for the newest.
         optional: names of components that may find nothing in the checkpoint, or leave something.
         policy: what is done about damaged ones.
+        guard: called on all ranks with the step that is to be loaded next; raises where that must not be.
 
     Raises:
         CheckpointNotFoundError: the requested step is not there.
@@ -156,6 +158,7 @@ def resume(
     for number, step in enumerate(candidates):
         path = folder / layout.checkpoint_name(step)
         older = [folder / layout.checkpoint_name(other) for other in candidates[number + 1 :]]
+        guard(step)
         try:
             with no_collections():
                 damage, world_size = _load(path, components, world, older, optional, full=policy.full)

@@ -1,10 +1,8 @@
 """A run's folder as one attempt of the run sees it: held, described, and left with a note."""
 
 import logging
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from keepstep.checkpoint.claim import FolderClaim, claim_folder
 from keepstep.checkpoint.damage import put_away
@@ -13,7 +11,6 @@ from keepstep.config.checkpointing import CheckpointingConfig
 from keepstep.dist.agree import agreed
 from keepstep.dist.world import World
 from keepstep.errors import SaveError, StopRequested
-from keepstep.provenance.record import RunFacts, collect
 from keepstep.storage.exit_note import forget_exit, is_restart_after_stop, write_exit
 from keepstep.storage.save_log import SaveLog
 
@@ -26,15 +23,13 @@ class RunFolder:
     Args:
         path: the folder.
         world: the ranks.
-        facts: about the job, for run.json.
         claim: the hold on the folder, where the caller has it already; he gives it back.
     """
 
-    def __init__(self, path: Path, world: World, facts: RunFacts, claim: FolderClaim | None = None) -> None:
+    def __init__(self, path: Path, world: World, claim: FolderClaim | None = None) -> None:
         self.path = path
-        self._world, self._facts = world, facts
+        self._world = world
         self._claim, self._is_callers = claim, claim is not None
-        self._record: Mapping[str, Any] | None = None
 
     def take(self) -> FolderClaim:
         """Hold the folder. Raises as `claim_folder`."""
@@ -58,13 +53,6 @@ class RunFolder:
         if self._claim is None:
             return DamagePolicy(stop, full)
         return DamagePolicy(stop, full, partial(put_away, self.path, self._claim, self._world))
-
-    def record(self) -> Mapping[str, Any]:
-        """The fields of run.json, collected once; the main process's count."""
-        if self._record is None:
-            with agreed(self._world, "collecting the run record", SaveError):
-                self._record = collect(self._facts, self._world.size) if self._world.rank == 0 else {}
-        return self._record
 
     def seconds_of_a_save(self) -> float | None:
         """What the last save of an earlier attempt took; None when it is not known."""

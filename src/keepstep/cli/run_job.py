@@ -2,12 +2,16 @@
 
 import os
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
+from keepstep.cli.asked import words as words_of
 from keepstep.errors import ConfigError
 
+if TYPE_CHECKING:
+    from keepstep.job.asked import Asked
 
-def run_job(kind: Literal["train", "infer"], job_file: Path, nproc: int, overrides: list[str], *, fresh: bool) -> None:
+
+def run_job(kind: Literal["train", "infer"], job_file: Path, nproc: int, overrides: list[str], asked: "Asked") -> None:
     """Run a job. Everything that can be refused is refused before anything starts.
 
     Raises:
@@ -44,9 +48,9 @@ def run_job(kind: Literal["train", "infer"], job_file: Path, nproc: int, overrid
         from keepstep.cli.launcher import launch
 
         words = [kind, str(job_file), *(part for override in overrides for part in ("--set", override))]
-        launch([*words, *(["--fresh"] if fresh else [])], nproc, stop_signals)
+        launch([*words, *words_of(asked)], nproc, stop_signals)
         return
     from keepstep.cli.logs import set_up_logging
 
     set_up_logging()
-    job.run(notice, fresh=fresh)
+    job.run(notice, asked)

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from keepstep.cli.asked import Accept, Fresh, From, Rehash, asked_for
 from keepstep.cli.run_job import run_job
 
 JobFile = Annotated[Path, typer.Argument(metavar="JOB.yaml", help="The job's configuration.")]
@@ -12,17 +13,20 @@ Nproc = Annotated[int, typer.Option("--nproc", min=1, help="Processes on this ma
 Overrides = Annotated[
     list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="Override a value of the job file.")
 ]
-Fresh = Annotated[
-    bool,
-    typer.Option(
-        "--fresh", help="Set the run that is there aside and begin anew; once, however often a scheduler runs this."
-    ),
-]
 
 
-def command(job: JobFile, nproc: Nproc = 1, overrides: Overrides = None, fresh: Fresh = False) -> None:
+def command(
+    job: JobFile,
+    nproc: Nproc = 1,
+    overrides: Overrides = None,
+    fresh: Fresh = False,
+    go_back: From = None,
+    accept: Accept = None,
+    rehash: Rehash = False,
+) -> None:
     """Run a training job, or continue it from its newest checkpoint.
 
     Example: keepstep train examples/stdlib_lm/train.yaml --set trainer.total_steps=600
     """
-    run_job("train", job, nproc, overrides or [], fresh=fresh)
+    asked = asked_for(fresh=fresh, go_back=go_back, accept=accept, rehash=rehash)
+    run_job("train", job, nproc, overrides or [], asked)

@@ -1,13 +1,38 @@
 """Where and how often a job saves."""
 
+import difflib
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from keepstep.config.base import Section
 
 Period = int | Literal["last_step", "disable"]
+GuardPolicy = Literal["refuse", "warn", "accept"]
 StopSignal = Literal["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGCONT", "SIGXCPU"]
+
+
+# The fields of run.json that a resume compares; `plan/guards.py` says what each means.
+GUARDED_FIELDS = (
+    "dataset_sha256",
+    "base_weights",
+    "base_revision",
+    "tokenizer_sha256",
+    "seed",
+    "global_batch_size",
+    "world_size",
+    "git_commit",
+    "git_diff_sha256",
+    "python",
+    "torch",
+    "transformers",
+    "trl",
+    "numpy",
+    "keepstep",
+    "threads",
+    "cpu_capability",
+    "gpu",
+)
 
 
 def _period(value: object) -> object:
@@ -20,6 +45,15 @@ def _number_to_keep(value: object) -> object:
     if value is None or (type(value) is int and value >= 1):
         return value
     raise ValueError("must be a whole number, 1 or more, or null to keep all")
+
+
+def _known_fields(policies: dict[str, GuardPolicy]) -> dict[str, GuardPolicy]:
+    for name in policies:
+        if name not in GUARDED_FIELDS and not name.startswith("config."):
+            near = difflib.get_close_matches(name, GUARDED_FIELDS, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
+            raise ValueError(f"{name} is not compared{hint} Known: {', '.join(GUARDED_FIELDS)}, config.<path>")
+    return policies
 
 
 class CheckpointingConfig(Section):
@@ -40,6 +74,8 @@ class CheckpointingConfig(Section):
         on_save_error: what a save that failed does: "stop": it raises; "continue": it warns and the job goes on, until
             `max_failed_saves` of them fail in a row. The last step's save and that of a stop raise in any case.
         max_failed_saves: so many in a row end the job.
+        guards: what a difference between a checkpoint's run.json and this job does to a resume, by field:
+            "refuse" (exit code 3), "warn" or "accept". docs/guards.md lists fields and defaults.
         stop_signals: on these the job saves the step that it is at and leaves.
         grace_seconds: how long after such a signal the process is killed. Where a save would take longer, none is
             begun. None: what SLURM says, if it started the job; else as long as it takes.
@@ -56,6 +92,7 @@ class CheckpointingConfig(Section):
     verify_on_resume: Literal["full", "loaded"] = "full"
     on_save_error: Literal["stop", "continue"] = "stop"
     max_failed_saves: Annotated[int, Field(ge=1)] = 3
+    guards: Annotated[dict[str, GuardPolicy], AfterValidator(_known_fields)] = Field(default_factory=dict)
     stop_signals: tuple[StopSignal, ...] = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2")
     grace_seconds: Annotated[float | None, Field(gt=0)] = None
     hang_seconds: Annotated[float, Field(gt=0)] = 600.0

@@ -17,6 +17,9 @@ from keepstep.state.rng import untouched_random_states
 
 logger = logging.getLogger("keepstep")
 
+# What gives a position its meaning, and the field of run.json under which a change of it can be accepted.
+_GUARDED_BY = {"length": "dataset_sha256", "seed": "seed", "shuffle": "config.trainer.data.shuffle"}
+
 Collate = Callable[[list[Any]], Any]
 
 
@@ -102,6 +105,10 @@ class GlobalBatchLoader:
         epochs: how many; None goes on for ever. With a number the last batch may be short.
         num_workers: worker processes.
         collate: makes a batch of samples; torch's default if the data set has no `collate` method.
+
+    Attributes:
+        position: samples consumed.
+        may_differ: fields of run.json in which a saved position may differ from this loader: somebody has accepted it.
     """
 
     position_is_global = True
@@ -121,6 +128,7 @@ class GlobalBatchLoader:
         self.dataset = dataset
         self.division = division
         self.position = 0
+        self.may_differ: frozenset[str] = frozenset()
         self._rank = rank
         self._length = len(dataset)
         self._seed, self._shuffle, self._epochs = seed, shuffle, epochs
@@ -197,7 +205,7 @@ class GlobalBatchLoader:
     def check_state_dict(self, state: dict[str, int]) -> None:
         """Whether a saved position means anything here. Raises StateMismatchError when it does not."""
         present = self.state_dict()
-        differing = [key for key in ("length", "seed", "shuffle") if state[key] != present[key]]
-        if differing:
+        differing = [key for key in _GUARDED_BY if state[key] != present[key]]
+        if any(_GUARDED_BY[key] not in self.may_differ for key in differing):
             facts = ", ".join(f"{key} {state[key]} when saved, {present[key]} now" for key in differing)
             raise StateMismatchError(f"the position in the data cannot be used, the order would be another: {facts}")

@@ -11,7 +11,8 @@ from torch.distributed.tensor import DTensor
 
 from keepstep.errors import ConfigError, StateMismatchError
 from keepstep.state.names import named_tensors
-from keepstep.storage.digest import digest_file, digest_of_blocks, digest_of_bytes
+from keepstep.storage.content import FileDigests
+from keepstep.storage.digest import digest_of_bytes
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
@@ -45,10 +46,9 @@ def find_files(source: str | Path) -> list[Path]:
     )
 
 
-def source_digest(source: str | Path) -> str:
+def source_digest(source: str | Path, files: FileDigests) -> str:
     """A digest (hex) of all bytes of a model state. Raises ConfigError when there is none."""
-    parts = [digest_of_blocks(digest_file(file)[1]) for file in find_files(source)]
-    return digest_of_bytes("".join(parts).encode())
+    return digest_of_bytes("".join(files.of_all(find_files(source))).encode())
 
 
 def load_source(

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import nn
@@ -16,7 +15,6 @@ from keepstep.errors import ConfigError
 from keepstep.export.source import find_files, load_source
 from keepstep.plan.batching import BatchingError, Division, divide
 from keepstep.plan.schedule import ScheduleError, segments
-from keepstep.provenance.record import RunFacts
 from keepstep.state.names import named_tensors
 
 
@@ -88,23 +86,3 @@ def run_folder(config: JobConfig) -> Path:
     if config.inference is not None:
         return save_dir(config.inference.checkpointing.save_dir)
     raise ConfigError("the job has neither a trainer nor an inference section")
-
-
-def run_facts(config: JobConfig, shape: MeshShape, base_weights: str | None) -> RunFacts:
-    """What run.json says of the job."""
-    section = config.trainer or config.inference
-    content: dict[str, Any] = config.model_dump(mode="json")
-    return RunFacts(
-        run_name=config.trainer.run.name if config.trainer else None,
-        config=content,
-        seed=section.determinism.base_seed if section else None,
-        base_model=section.model_stage_factory.source_checkpoint if section else None,
-        base_weights=base_weights,
-        global_batch_size=section.batching.global_batch_size if section else None,
-        mesh={
-            "data_parallel_replicate": shape.replicate,
-            "data_parallel_shard": shape.shard,
-            "tensor_parallel": shape.tensor,
-            "pipeline_parallel": shape.pipeline,
-        },
-    )

@@ -11,6 +11,7 @@ from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from keepstep.checkpoint.checkpointer import Checkpointer
+from keepstep.checkpoint.identity import RunIdentity
 from keepstep.checkpoint.resume import look
 from keepstep.checkpoint.stop import StopNotice
 from keepstep.config.job import JobConfig
@@ -24,9 +25,10 @@ from keepstep.dist.world import World
 from keepstep.errors import ConfigError, DamagedCheckpointError
 from keepstep.export.weights import identity_of
 from keepstep.job import configure
+from keepstep.job.asked import NOTHING, Asked
 from keepstep.job.attempt import Attempt, attempt_of
-from keepstep.job.base_weights import guard_base_weights
 from keepstep.job.determinism import be_deterministic, seed_all
+from keepstep.job.identify import identify
 from keepstep.job.parallel import parallelize
 from keepstep.job.progress import progress_bar
 from keepstep.job.protocols import JobContext
@@ -70,15 +72,16 @@ class InferenceJob:
         path = getattr(self.config.providers, name)
         return call(f"providers.{name}", path, getattr(self._providers, name), *arguments)
 
-    def run(self, notice: StopNotice | None = None, *, fresh: bool = False) -> None:
+    def run(self, notice: StopNotice | None = None, asked: Asked = NOTHING) -> None:
         """Process what is not processed yet, write the output, or do nothing if all is there.
 
         Args:
             notice: notes stop signals already; by default the job does that while it runs.
-            fresh: set the run aside that is there; a request that was acted on already does nothing.
+            asked: by the command line, beside the configuration.
 
         Raises:
             ConfigError: the configuration does not fit the world.
+            GuardRefusedError: the run was begun with other data, base weights, ...; nothing was loaded or written.
             RunInUseError: another job writes to the folder.
             StopRequested: a signal came; the state of the last step is saved.
             KeepstepError: see `Checkpointer`.
@@ -86,9 +89,9 @@ class InferenceJob:
         # Every rank comes to this by itself, so it is refused before any of them waits for another.
         configure.check(self.config, launched_ranks())
         with attempt_of(self.folder, self.inference.checkpointing, notice) as attempt:
-            self._run(attempt, fresh=fresh)
+            self._run(attempt, asked)
 
-    def _run(self, attempt: Attempt, *, fresh: bool) -> None:
+    def _run(self, attempt: Attempt, asked: Asked) -> None:
         world, device = attempt.world, attempt.device
         seed_all(self.inference.determinism.base_seed)
         shape, division = configure.divide_batches(self.inference.batching, self.config.mesh, world.size)
@@ -110,16 +113,20 @@ class InferenceJob:
             epochs=1,
             num_workers=self.inference.num_workers,
         )
-        if fresh:
+        if asked.fresh:
             attempt.begin_anew()
         decision = look(self.folder, world)
-        base_weights = guard_base_weights(self.inference.model_stage_factory, self.folder, decision, world)
+        task = self._make("task", context)
+        is_resumed = decision.start is Start.RESUME
+        identity = identify(self.config, self.folder, world, shape, dataset, task, asked, is_resumed=is_resumed)
+        if decision.candidates:
+            identity.guard(decision.candidates[0])
         if self._is_done(decision, len(dataset), world) and self._has_output(decision.candidates[0], world):
             if world.rank == 0:
                 logger.info(ALREADY_COMPLETE)
             return
         attempt.claim()
-        self._infer(attempt, context, loader, shape, base_weights, fresh=decision.start is Start.FRESH)
+        self._infer(attempt, context, loader, shape, task, identity, fresh=not is_resumed)
 
     def _is_done(self, decision: ResumeDecision, length: int, world: World) -> bool:
         """Whether the newest checkpoint has all samples behind it; the batch size may have changed on the way."""
@@ -137,7 +144,8 @@ class InferenceJob:
         context: JobContext,
         loader: GlobalBatchLoader,
         shape: MeshShape,
-        base_weights: str | None,
+        task: Any,
+        identity: RunIdentity,
         *,
         fresh: bool,
     ) -> None:
@@ -152,22 +160,20 @@ class InferenceJob:
         model.eval()
         with agreed(world, "loading source_checkpoint"):
             configure.load_weights(factory, [model], fresh=fresh)
-        task = self._make("task", context)
         seed_all(self.inference.determinism.base_seed, world.rank)
         state = JobState(
             model=model, data=loader, task=task, only_trainable_parameters=factory.checkpoint_only_trainable_parameters
         )
-        facts = configure.run_facts(self.config, shape, base_weights)
         steps = loader.steps_left or None
         checkpointer = Checkpointer(
             self.inference.checkpointing,
             state,
             None,
             steps,
-            facts=facts,
             world=world,
             claim=attempt.claim(),
             notice=attempt.notice,
+            identity=identity,
         )
         with checkpointer:
             start = checkpointer.resume()

@@ -8,20 +8,22 @@ import torch
 from torch import nn
 
 from keepstep.checkpoint.checkpointer import Checkpointer
+from keepstep.checkpoint.identity import RunIdentity
 from keepstep.checkpoint.resume import look
 from keepstep.checkpoint.stop import StopNotice
 from keepstep.config.job import JobConfig
 from keepstep.data.make import make_loader
 from keepstep.dist.agree import agreed
 from keepstep.dist.launch import launched_ranks
-from keepstep.dist.mesh import Place
+from keepstep.dist.mesh import MeshShape, Place
 from keepstep.dist.world import World
 from keepstep.errors import ConfigError, DamagedCheckpointError
 from keepstep.export.weights import check_target, export, is_exported
 from keepstep.job import configure
+from keepstep.job.asked import NOTHING, Asked
 from keepstep.job.attempt import Attempt, attempt_of
-from keepstep.job.base_weights import guard_base_weights
 from keepstep.job.determinism import be_deterministic, seed_all
+from keepstep.job.identify import identify
 from keepstep.job.loop import TrainingLoop
 from keepstep.job.lr_schedule import PhaseLR
 from keepstep.job.metrics import MeanLoss
@@ -31,6 +33,7 @@ from keepstep.job.providers import Providers, call, resolve
 from keepstep.job.stop import leave_before
 from keepstep.job.tracker import JsonlTracker
 from keepstep.plan import layout
+from keepstep.plan.batching import Division
 from keepstep.plan.resume import ResumeDecision, Start
 from keepstep.state.job_state import JobState
 from keepstep.storage.ledger import LedgerFile, rewind
@@ -62,15 +65,16 @@ class TrainingJob:
         path = getattr(self.config.providers, name)
         return call(f"providers.{name}", path, getattr(self._providers, name), *arguments)
 
-    def run(self, notice: StopNotice | None = None, *, fresh: bool = False) -> None:
+    def run(self, notice: StopNotice | None = None, asked: Asked = NOTHING) -> None:
         """Train up to total_steps, or from the newest checkpoint on, or do nothing if all is there.
 
         Args:
             notice: notes stop signals already; by default the job does that while it runs.
-            fresh: set the run aside that is there; a request that was acted on already does nothing.
+            asked: by the command line, beside the configuration.
 
         Raises:
             ConfigError: the configuration does not fit the world.
+            GuardRefusedError: the run was begun with other data, base weights, ...; nothing was loaded or written.
             RunInUseError: another job writes to the run's folder.
             StopRequested: a signal came; the state of the last step is saved.
             KeepstepError: see `Checkpointer`.
@@ -78,22 +82,29 @@ class TrainingJob:
         # Every rank comes to this by itself, so it is refused before any of them waits for another.
         configure.check(self.config, launched_ranks())
         with attempt_of(self.folder, self.trainer.checkpointing, notice) as attempt:
-            self._run(attempt, fresh=fresh)
+            self._run(attempt, asked)
 
-    def _run(self, attempt: Attempt, *, fresh: bool) -> None:
+    def _run(self, attempt: Attempt, asked: Asked) -> None:
         world = attempt.world
-        if fresh:
+        if asked.fresh:
             attempt.begin_anew()
         decision = look(self.folder, world)
         if self._finish_from(decision, world):
             return
         self._check_targets(world, fresh=decision.start is Start.FRESH)
-        factory = self.trainer.model_stage_factory
-        # A whole checkpoint holds all weights: only a partial one needs the base again.
-        partial = factory.checkpoint_only_trainable_parameters
-        base_weights = guard_base_weights(factory, self.folder, decision, world) if partial else None
+        be_deterministic()
+        shape, division = configure.divide_batches(self.trainer.batching, self.config.mesh, world.size)
+        data_rank = shape.place_of(world.rank).data
+        context = JobContext(self.config, attempt.device, world.rank, world.size, data_rank, shape.data_parallel)
+        seed_all(self.trainer.determinism.base_seed)
+        dataset = self._make("dataset", context)
+        task = self._make("task", context)
+        is_resumed = decision.start is Start.RESUME
+        identity = identify(self.config, self.folder, world, shape, dataset, task, asked, is_resumed=is_resumed)
+        if decision.candidates:
+            identity.guard(decision.candidates[0])
         attempt.claim()
-        self._train(attempt, base_weights, fresh=decision.start is Start.FRESH)
+        self._train(attempt, context, shape, division, dataset, task, identity, fresh=not is_resumed)
         self._export(self.folder / layout.checkpoint_name(self.trainer.total_steps), world)
 
     def _finish_from(self, decision: ResumeDecision, world: World) -> bool:
@@ -144,22 +155,27 @@ class TrainingJob:
             raise damage
         return True
 
-    def _train(self, attempt: Attempt, base_weights: str | None, *, fresh: bool) -> None:
+    def _train(
+        self,
+        attempt: Attempt,
+        context: JobContext,
+        shape: MeshShape,
+        division: Division,
+        dataset: Any,
+        task: Any,
+        identity: RunIdentity,
+        *,
+        fresh: bool,
+    ) -> None:
         world, device = attempt.world, attempt.device
         trainer, factory = self.trainer, self.trainer.model_stage_factory
-        be_deterministic()
-        shape, division = configure.divide_batches(trainer.batching, self.config.mesh, world.size)
-        data_rank = shape.place_of(world.rank).data
-        context = JobContext(self.config, device, world.rank, world.size, data_rank, shape.data_parallel)
         seed = trainer.determinism.base_seed
         seed_all(seed)
         model: nn.Module = self._make("model", context).to(device)
-        task = self._make("task", context)
         parts = divide_model(model, task, trainer, shape, division, world, device)
         del model
         with agreed(world, "loading source_checkpoint"):
             configure.load_weights(factory, parts.stages, fresh=fresh)
-        dataset = self._make("dataset", context)
         with agreed(world, "preparing the data"):
             loader = make_loader(dataset, division, parts.place.data, seed=seed, config=trainer.data)
         optimizer = self._optimizer(context, parts.whole)
@@ -187,10 +203,10 @@ class TrainingJob:
             state,
             trainer.run.name,
             trainer.total_steps,
-            facts=configure.run_facts(self.config, shape, base_weights),
             world=world,
             claim=attempt.claim(),
             notice=attempt.notice,
+            identity=identity,
         )
         with checkpointer:
             start = checkpointer.resume()

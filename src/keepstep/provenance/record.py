@@ -1,70 +1,108 @@
-"""Collects the run record: what one must know later to tell one checkpoint from another."""
+"""The run record: what one must know later to tell one checkpoint from another. docs/run-record.md lists its fields."""
 
 import hashlib
 import json
-import os
-import platform
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from importlib import metadata as packages
 from pathlib import Path
 from typing import Any
 
-import torch
+from keepstep.plan.config_rules import is_identity
+from keepstep.plan.guards import flatten
+from keepstep.provenance.code import code_of
+from keepstep.provenance.machine import machine
+from keepstep.provenance.secrets import masked, masked_text
 
-SCHEMA_VERSION = 1
-_PACKAGES = ("torch", "transformers", "trl", "numpy", "keepstep")
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True)
 class RunFacts:
-    """What only the job knows about itself.
+    """What only the job knows about itself. What is None is not known, and is not compared at a resume.
 
     Attributes:
         run_name: name of the run, None for an inference job.
-        config: the whole resolved configuration, as plain containers.
+        config: the whole resolved configuration, as plain containers. Secrets in it are masked.
         seed: the base seed.
         base_model: where the first weights came from.
-        base_weights: a digest of them, where they are needed again at a resume.
+        base_revision: which revision of them, where they are versioned.
+        base_weights: a digest of them.
+        dataset_sha256: what identifies the data; by default that of the data set behind `JobState.data`.
+        dataset_parts: digests of what the data set is made of, by name.
+        tokenizer_sha256: a digest of the tokenizer.
         global_batch_size: samples in one step.
         mesh: ranks on each axis.
+        data_parallel: ranks that read different samples; by default all.
+        elastic: whether the same global batches come on any number of ranks; None: not known.
+        is_one_pass: whether this is an inference job: each input once, in input order.
+        fork_of: the checkpoint of another run that this one was forked from, `<run>/save-<step>`.
     """
 
     run_name: str | None = None
     config: Mapping[str, Any] | None = None
     seed: int | None = None
     base_model: str | None = None
+    base_revision: str | None = None
     base_weights: str | None = None
+    dataset_sha256: str | None = None
+    dataset_parts: Mapping[str, str] = field(default_factory=dict)
+    tokenizer_sha256: str | None = None
     global_batch_size: int | None = None
     mesh: Mapping[str, int] = field(default_factory=dict)
+    data_parallel: int | None = None
+    elastic: bool | None = None
+    is_one_pass: bool = False
+    fork_of: str | None = None
 
 
-def collect(facts: RunFacts, world_size: int) -> dict[str, Any]:
-    """Everything that stays the same over one attempt. Works outside git and offline; unknown fields are null."""
-    git = _git()
-    collected = {
+def collect(facts: RunFacts, world_size: int, hosts: int = 1) -> dict[str, Any]:
+    """Everything that stays the same over one attempt. Works outside git and offline; unknown fields are null.
+
+    Args:
+        facts: what the job knows.
+        world_size: its ranks.
+        hosts: machines that they are on.
+
+    Raises:
+        TypeError, ValueError: the configuration holds what JSON cannot.
+    """
+    code = code_of(Path.cwd())
+    config = None if facts.config is None else masked(facts.config)
+    collected: dict[str, Any] = {
         "schema": SCHEMA_VERSION,
         "run": facts.run_name,
-        "base_model": facts.base_model,
+        "fork_of": facts.fork_of,
+        "base_model": None if facts.base_model is None else masked_text(facts.base_model),
+        "base_revision": facts.base_revision,
         "base_weights": facts.base_weights,
+        "dataset_sha256": facts.dataset_sha256,
+        "dataset_parts": dict(facts.dataset_parts),
+        "tokenizer_sha256": facts.tokenizer_sha256,
+        "config_sha256": None if config is None else config_digest(config),
+        "git_commit": code.commit,
+        "git_dirty": code.dirty,
+        "git_diff_sha256": code.diff_sha256,
         "seed": facts.seed,
         "global_batch_size": facts.global_batch_size,
+        "hosts": hosts,
         "world_size": world_size,
         "mesh": dict(facts.mesh),
-        "config_sha256": None if facts.config is None else _sha256(facts.config),
-        "git_commit": git[0],
-        "git_dirty": git[1],
-        "gpu": torch.cuda.get_device_name() if torch.cuda.is_available() else None,
-        "cpu": platform.processor() or platform.machine(),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        **{name: _version(name) for name in _PACKAGES},
-        "config": facts.config,
+        "data_parallel": facts.data_parallel or world_size,
+        "elastic": facts.elastic,
+        "is_one_pass": facts.is_one_pass,
+        **machine(),
+        "accepted": [],
+        "config": config,
     }
     json.dumps(collected)  # what cannot be written is refused here, before anything else is
     return collected
+
+
+def config_digest(config: Mapping[str, Any]) -> str:
+    """SHA-256 (hex) of what a configuration says of the run: places, retention and logging are left out."""
+    identity = {path: value for path, value in flatten(config).items() if is_identity(path)}
+    return hashlib.sha256(json.dumps(identity, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
 
 def to_text(collected: Mapping[str, Any], *, step: int, attempt: int, parent: int | None) -> str:
@@ -73,31 +111,3 @@ def to_text(collected: Mapping[str, Any], *, step: int, attempt: int, parent: in
     created_at = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     own = {"step": step, "attempt": attempt, "parent_step": parent, "created_at": created_at}
     return json.dumps({**own, **collected}, indent=1) + "\n"
-
-
-def _sha256(value: Any) -> str:
-    return hashlib.sha256(json.dumps(value, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
-
-
-def _version(package: str) -> str | None:
-    try:
-        return packages.version(package)
-    except packages.PackageNotFoundError:
-        return None
-
-
-def _git() -> tuple[str | None, bool | None]:
-    """Commit and dirty flag of the working tree that the job was started in."""
-    try:
-        commit = _ask_git("rev-parse", "HEAD")
-        return commit, bool(_ask_git("status", "--porcelain", "--untracked-files=no"))
-    except (OSError, subprocess.SubprocessError):
-        return None, None
-
-
-def _ask_git(*arguments: str) -> str:
-    environment = {**os.environ, "GIT_OPTIONAL_LOCKS": "0"}
-    done = subprocess.run(
-        ["git", *arguments], cwd=Path.cwd(), env=environment, capture_output=True, text=True, timeout=10, check=True
-    )
-    return done.stdout.strip()

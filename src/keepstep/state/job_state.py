@@ -81,6 +81,17 @@ class JobState:
         self.optional = frozenset(optional)
         self._dp = (dp_rank, dp_size)
 
+    @property
+    def data(self) -> Any:
+        """The data loader that was given; None without one."""
+        part = self._objects.get("data")
+        return part.inner if isinstance(part, PerRank) else part
+
+    @property
+    def dp_size(self) -> int | None:
+        """The number of ranks that read different samples; None: all."""
+        return self._dp[1]
+
     def components(self, world: World) -> list[Component]:
         """The parts, in the order in which they are applied: random states last."""
         parts: list[Component] = []

@@ -1,0 +1,180 @@
+"""What identifies a run, and the guard that compares it with a checkpoint before that is loaded."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from keepstep.checkpoint.accepted import note_accepted, read_accepted
+from keepstep.config.checkpointing import CheckpointingConfig
+from keepstep.dist.agree import agreed
+from keepstep.dist.world import World, host_name
+from keepstep.errors import GuardRefusedError, ResumeError, SaveError
+from keepstep.plan import layout
+from keepstep.plan.guard_text import is_quiet, refusal, sentence
+from keepstep.plan.guards import Accepted, GuardFinding, Wishes, judge, refused
+from keepstep.provenance.fingerprint import UNKNOWN, fingerprint
+from keepstep.provenance.record import SCHEMA_VERSION, RunFacts, collect
+from keepstep.provenance.tokenizer import is_tokenizer, tokenizer_digest
+from keepstep.state.job_state import JobState
+from keepstep.storage.content import FileDigests, cache_file
+from keepstep.storage.run_record import read_record
+
+logger = logging.getLogger("keepstep")
+
+_MOST_ACCEPTED = 200
+# What a run was begun with stays its identity when it is not needed any more, or has only been given another name.
+_INHERITED = ("base_model", "base_revision", "base_weights")
+
+
+class RunIdentity:
+    """Collected once for an attempt. Methods are collective.
+
+    Args:
+        folder: the run's folder.
+        world: the ranks.
+        facts: what the job knows of itself.
+        config: for the policies.
+        accept: differences that are accepted, `field=value` or `field`.
+        state: of the job; its data loader tells what `facts` leaves open.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        world: World,
+        facts: RunFacts,
+        config: CheckpointingConfig,
+        accept: Sequence[str] = (),
+        state: JobState | None = None,
+    ) -> None:
+        self._folder, self._world = folder, world
+        self._facts, self._state = facts, state
+        self._policies, self._accept = config.guards, tuple(accept)
+        self._record: dict[str, Any] | None = None
+        self._judged: set[int] = set()
+        self._findings: tuple[GuardFinding, ...] = ()
+
+    def record(self) -> Mapping[str, Any]:
+        """The fields of run.json; the main process's count, other ranks get none.
+
+        Raises:
+            SaveError: they cannot be collected, or hold what JSON cannot.
+        """
+        if self._record is None:
+            hosts = len(set(self._world.gather(host_name())))
+            with agreed(self._world, "collecting the run record", SaveError):
+                self._record = collect(self._complete(), self._world.size, hosts) if self._world.rank == 0 else {}
+        return self._record
+
+    def compare(self, step: int) -> tuple[GuardFinding, ...]:
+        """What differs between a checkpoint and this job, on all ranks.
+
+        Raises:
+            ResumeError: the main process could not look.
+        """
+        self.record()
+        with agreed(self._world, f"comparing save-{step} with this job", ResumeError):
+            found = self._compare(step) if self._world.rank == 0 else ()
+        return self._world.broadcast(found)
+
+    def guard(self, step: int) -> None:
+        """Stand in the way of a resume that would not be the same run. A checkpoint is judged once.
+
+        Raises:
+            GuardRefusedError: on all ranks; nothing was loaded or written.
+        """
+        if step in self._judged:
+            return
+        findings = self.compare(step)
+        if refused(findings):
+            raise GuardRefusedError(refusal(str(self._folder / layout.checkpoint_name(step)), findings))
+        self._judged.add(step)
+        self._findings = findings
+        if self._world.rank == 0:
+            self._inherit(step, findings)
+            for finding in findings:
+                (logger.info if is_quiet(finding) else logger.warning)("%s", sentence(finding))
+
+    @property
+    def accepted(self) -> frozenset[str]:
+        """Fields that differ from the checkpoint, and were accepted or warned of; on all ranks, after `guard`."""
+        return frozenset(finding.field for finding in self._findings)
+
+    def note_accepted(self) -> None:
+        """Bind what was accepted to its value: the same command line is run again after every stop. Needs the folder to
+        be held."""
+        with agreed(self._world, f"noting in {self._folder} what was accepted", ResumeError):
+            if self._world.rank == 0:
+                by_flag = [f for f in self._findings if f.why.startswith("--accept")]
+                note_accepted(self._folder, [Accepted(f.field, f.saved, f.now) for f in by_flag])
+
+    def _complete(self) -> RunFacts:
+        """The facts, with what can be told from the data loader and its data set."""
+        facts, state = self._facts, self._state
+        if state is None:
+            return facts
+        if facts.data_parallel is None:
+            facts = replace(facts, data_parallel=state.dp_size)
+        if facts.elastic is None and state.data is not None:
+            facts = replace(facts, elastic=bool(getattr(state.data, "position_is_global", False)))
+        dataset = getattr(state.data, "dataset", None)
+        return facts if dataset is None else with_dataset(facts, dataset)
+
+    def _compare(self, step: int) -> tuple[GuardFinding, ...]:
+        saved = self._saved(step)
+        before = [*read_accepted(self._folder), *_accepted_in(saved)]
+        return judge(saved, self.record(), Wishes(self._policies, self._accept, before))
+
+    def _saved(self, step: int) -> dict[str, Any]:
+        saved = read_record(self._folder / layout.checkpoint_name(step))
+        if saved.get("schema") != SCHEMA_VERSION:
+            saved.pop("base_weights", None)  # it was another digest then
+        return saved
+
+    def _inherit(self, step: int, findings: Sequence[GuardFinding]) -> None:
+        saved = self._saved(step)
+        record = dict(self.record())
+        is_same_base = record["base_weights"] in (None, saved.get("base_weights"))
+        for name in _INHERITED:
+            if is_same_base and saved.get(name) is not None:
+                record[name] = saved[name]
+        new = [{**asdict(finding), "policy": finding.policy.value, "from_step": step} for finding in findings]
+        earlier = saved.get("accepted")
+        record["accepted"] = [*(earlier if isinstance(earlier, list) else []), *new][-_MOST_ACCEPTED:]
+        self._record = record
+
+
+def with_dataset(facts: RunFacts, dataset: Any, *, rehash: bool = False) -> RunFacts:
+    """The facts, with what identifies the data set and its tokenizer, where they do not say it already.
+
+    Args:
+        facts: what is known.
+        dataset: any data set; no sample is taken from it.
+        rehash: read files again whose digests are remembered.
+
+    Raises:
+        ConfigError: what it declares about itself is not what it should be.
+        OSError: a file of it cannot be read.
+    """
+    tokenizer = getattr(dataset, "tokenizer", None)
+    if facts.tokenizer_sha256 is None and is_tokenizer(tokenizer):
+        facts = replace(facts, tokenizer_sha256=tokenizer_digest(tokenizer))
+    if facts.dataset_sha256 is not None:
+        return facts
+    with FileDigests(cache_file(), rehash=rehash) as files:
+        found = fingerprint(dataset, files)
+    if found.value == UNKNOWN:
+        logger.info("the data set cannot be identified (%s): a change of it will not be noticed", found.reason)
+    return replace(facts, dataset_sha256=found.value, dataset_parts=found.parts)
+
+
+def _accepted_in(record: Mapping[str, Any]) -> list[Accepted]:
+    held = record.get("accepted")
+    entries = [one for one in held if isinstance(one, dict)] if isinstance(held, list) else []
+    return [
+        Accepted(one["field"], one["saved"], one["now"])
+        for one in entries
+        if one.get("policy") == "accept" and all(isinstance(one.get(name), str) for name in ("field", "saved", "now"))
+    ]
