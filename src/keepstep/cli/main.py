@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from keepstep.cli import audit, infer, ls, prune, selftest, show, train, verify
+from keepstep.cli import audit, can_resume, infer, ls, prune, selftest, show, train, verify
 from keepstep.cli.output import report_error
 from keepstep.errors import KeepstepError
 
@@ -18,8 +18,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (train, infer, ls, show, verify, prune, audit, selftest):
-    app.command(command.__name__.rpartition(".")[2])(command.command)
+for command in (train, infer, can_resume, ls, show, verify, prune, audit, selftest):
+    app.command(command.__name__.rpartition(".")[2].replace("_", "-"))(command.command)
 
 
 def _print_version(asked: bool) -> None:

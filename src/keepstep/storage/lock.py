@@ -154,6 +154,20 @@ def acquire_lock(folder: Path, *, beat: float = BEAT_SECONDS, lease: float = LEA
         return lock
 
 
+def look_at_lock(folder: Path) -> tuple[Claim, str]:
+    """What an `acquire_lock` would meet, at once and without changing anything.
+
+    Returns:
+        GONE when nobody holds the folder, HELD when a process does that lives, UNKNOWN when one on another host or in
+        another container may: only waiting tells; and the holder in words.
+    """
+    number, holder = _newest(folder)
+    if not number:
+        return Claim.GONE, ""
+    claim = judge(holder, this_process(), lives=holder is not None and lives(holder), silent=0.0)
+    return claim, _describe(holder)
+
+
 def _take(folder: Path, lease: float) -> int | None:
     """Try once. Returns the number, or None when somebody else was faster."""
     before, holder = _newest(folder)

@@ -1,0 +1,204 @@
+"""Says what a start of a job would do, and changes nothing."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from keepstep.checkpoint.resume import look, refuse
+from keepstep.config.job import JobConfig
+from keepstep.config.load import parse_job
+from keepstep.dcp.reader import read_trees
+from keepstep.dcp.source import DamageFoundError, open_source
+from keepstep.dist.world import SingleWorld
+from keepstep.errors import ConfigError, DamagedCheckpointError, GuardRefusedError, KeepstepError, RunInUseError
+from keepstep.job import configure
+from keepstep.job.asked import NOTHING, Asked
+from keepstep.job.determinism import seed_all
+from keepstep.job.identify import identify
+from keepstep.job.protocols import JobContext
+from keepstep.job.providers import call, resolve
+from keepstep.plan import layout
+from keepstep.plan.guard_text import refusal
+from keepstep.plan.guards import GuardFinding, refused
+from keepstep.plan.lock import Claim
+from keepstep.plan.outlook import DataOutlook, RateOutlook, data_outlook, rate_outlook
+from keepstep.plan.resume import Start
+from keepstep.state.streams import is_stream
+from keepstep.storage.lock import look_at_lock
+from keepstep.storage.run_record import read_record
+
+_POSITION = "data.dp_0.samples"
+
+
+@dataclass(frozen=True)
+class Outlook:
+    """What a start would do.
+
+    Attributes:
+        outcome: "fresh", "resume", "complete" (nothing to do), or "refused", "in use", "damaged", "failed".
+        exit_code: with which the job would end at once; 0 when it would run.
+        folder: the run's folder.
+        checkpoint: from which it would go on; None for a fresh start.
+        step: completed steps.
+        reason: why this checkpoint, or why none.
+        notes: what else is to be known.
+        findings: what differs from the checkpoint.
+        data: where in the data it would go on; None where the position is not one number.
+        remaining_steps: up to the last step; None of an inference job without a known length.
+        rate: the learning rates to come, before and now; None where a scheduler of the job's own makes them.
+        problem: the error that the start would end with.
+    """
+
+    outcome: str
+    exit_code: int
+    folder: str
+    checkpoint: str | None = None
+    step: int = 0
+    reason: str = ""
+    notes: tuple[str, ...] = ()
+    findings: tuple[GuardFinding, ...] = ()
+    data: DataOutlook | None = None
+    remaining_steps: int | None = None
+    rate: RateOutlook | None = None
+    problem: str = ""
+
+
+class _PlannedWorld(SingleWorld):
+    """One process that answers for a job of so many ranks."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+
+
+def can_resume(config: JobConfig, ranks: int, asked: Asked = NOTHING) -> Outlook:
+    """Look where a job would start with this configuration on so many ranks.
+
+    The providers of data set and task are called, since they say what the data is; the model is not built, and no
+    weight is loaded. Bytes are compared with their digests when a checkpoint is loaded, and not here.
+
+    Raises:
+        ConfigError: the configuration cannot work.
+        KeepstepError: the folder, the data or the base weights cannot be read.
+    """
+    configure.check(config, ranks)
+    folder = configure.run_folder(config)
+    decision = look(folder, _PlannedWorld(ranks), asked.from_step)
+    try:
+        refuse(folder, decision)
+    except KeepstepError as error:
+        outcome = "damaged" if isinstance(error, DamagedCheckpointError) else "failed"
+        return Outlook(outcome, error.exit_code, str(folder), reason=decision.reason, problem=str(error))
+    notes = [f"save-{found.step} is passed over: {found.problem}" for found in decision.ignored]
+    claim, holder = look_at_lock(folder)
+    if claim is Claim.UNKNOWN:
+        notes.append(f"{holder} may hold the folder: the start waits for a sign of life of it")
+    job = _Job(config, folder, ranks, asked, is_resumed=decision.start is Start.RESUME)
+    found = job.fresh(decision.reason, notes)
+    if decision.start is Start.RESUME:
+        found = job.at(decision.candidates, decision.reason, notes)
+    if claim is Claim.HELD and asked.from_step is None and found.exit_code == 0 and found.outcome != "complete":
+        code, problem = RunInUseError.exit_code, f"{folder} is in use by {holder}"
+        return replace(found, outcome="in use", exit_code=code, problem=problem)
+    return found
+
+
+class _Job:
+    """What of a job must be there to say how it would go on."""
+
+    def __init__(self, config: JobConfig, folder: Path, ranks: int, asked: Asked, *, is_resumed: bool) -> None:
+        section = config.trainer or config.inference
+        assert section is not None  # `check` has seen to it
+        self._config, self._folder = config, folder
+        shape, _ = configure.divide_batches(section.batching, config.mesh, ranks)
+        self._batch = section.batching.global_batch_size
+        context = JobContext(config, torch.device("cpu"), 0, ranks, 0, shape.data_parallel)
+        seed_all(section.determinism.base_seed)
+        providers = resolve(config.providers)
+        dataset = call("providers.dataset", config.providers.dataset, providers.dataset, context)
+        task = call("providers.task", config.providers.task, providers.task, context)
+        self._length = None if is_stream(dataset) else len(dataset)
+        world = _PlannedWorld(ranks)
+        self._identity = identify(config, folder, world, shape, dataset, task, asked, is_resumed=is_resumed)
+
+    def fresh(self, reason: str, notes: Sequence[str]) -> Outlook:
+        """It would begin with the first step."""
+        rate = rate_outlook(None, self._config, 0)
+        left = self._steps_left(0, 0)
+        return Outlook("fresh", 0, str(self._folder), None, 0, reason, tuple(notes), (), None, left, rate)
+
+    def at(self, candidates: Sequence[int], reason: str, notes: Sequence[str]) -> Outlook:
+        """It would go on from the first of these steps that can be read."""
+        found = list(notes)
+        for step in candidates:
+            checkpoint = self._folder / layout.checkpoint_name(step)
+            try:
+                samples = _position(checkpoint)
+            except DamagedCheckpointError as error:
+                found.append(f"{error}; the checkpoint before it would be taken")
+                continue
+            return self._from(checkpoint, step, samples, reason, found)
+        problem = "; ".join(found)
+        code = DamagedCheckpointError.exit_code
+        return Outlook("damaged", code, str(self._folder), reason=reason, notes=tuple(found), problem=problem)
+
+    def _from(self, checkpoint: Path, step: int, samples: int | None, reason: str, notes: Sequence[str]) -> Outlook:
+        record = read_record(checkpoint)
+        left = self._steps_left(step, samples)
+        data = None
+        if samples is not None and self._length:
+            batch = record.get("global_batch_size")
+            data = data_outlook(samples, self._length, batch if isinstance(batch, int) else None, self._batch)
+        rate = rate_outlook(_config_of(record), self._config, step)
+        is_over = left is not None and left <= 0
+        # A training that is over is not judged: nothing of it would go on.
+        findings = () if is_over and self._config.trainer is not None else self._identity.compare(step)
+        outlook = Outlook(
+            "complete" if is_over else "resume",
+            0,
+            str(self._folder),
+            str(checkpoint),
+            step,
+            reason,
+            tuple(notes),
+            findings,
+            data,
+            None if left is None else max(0, left),
+            rate,
+        )
+        if not refused(findings):
+            return outlook
+        problem = refusal(str(checkpoint), findings)
+        return replace(outlook, outcome="refused", exit_code=GuardRefusedError.exit_code, problem=problem)
+
+    def _steps_left(self, step: int, samples: int | None) -> int | None:
+        if self._config.trainer is not None:
+            return self._config.trainer.total_steps - step
+        if self._length is None or samples is None:
+            return None
+        return -(-(self._length - samples) // self._batch)
+
+
+def _position(checkpoint: Path) -> int | None:
+    """The samples that were consumed; None where a checkpoint does not say it. Raises DamagedCheckpointError."""
+    with open_source(checkpoint) as source:
+        if _POSITION not in source.stored():
+            return None
+        try:
+            value = read_trees(source, [_POSITION])[_POSITION]
+        except DamageFoundError as error:
+            raise DamagedCheckpointError(f"{checkpoint} is damaged: {error}") from error
+    return value if isinstance(value, int) and value >= 0 else None
+
+
+def _config_of(record: dict[str, Any]) -> JobConfig | None:
+    """The configuration that a checkpoint was saved with; None when this version cannot read it."""
+    content = record.get("config")
+    if not isinstance(content, dict):
+        return None
+    try:
+        return parse_job(content)
+    except ConfigError:
+        return None
