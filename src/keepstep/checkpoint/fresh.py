@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from keepstep.checkpoint.accepted import NAME as ACCEPTED
 from keepstep.checkpoint.claim import FolderClaim
 from keepstep.dist.agree import agreed
 from keepstep.dist.world import World
@@ -26,7 +27,7 @@ _OF_SCHEDULERS = (SUBMISSION_VARIABLE, "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 _RECORD = "fresh.json"
 # What a run leaves in its folder beside checkpoints; all else there is somebody else's.
 _OWN = ("metrics.jsonl", "scores.jsonl", SAVE_LOG)
-_OWN_INSIDE = ("quarantine", "ledger", EXIT_NOTE)
+_OWN_INSIDE = ("quarantine", "ledger", EXIT_NOTE, ACCEPTED)
 
 
 def submission() -> str | None:

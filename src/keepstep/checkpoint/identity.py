@@ -38,6 +38,9 @@ class RunIdentity:
         config: for the policies.
         accept: differences that are accepted, `field=value` or `field`.
         state: of the job; its data loader tells what `facts` leaves open.
+
+    Attributes:
+        folder: the run's folder; another one when a new line of the run has been begun.
     """
 
     def __init__(
@@ -49,7 +52,7 @@ class RunIdentity:
         accept: Sequence[str] = (),
         state: JobState | None = None,
     ) -> None:
-        self._folder, self._world = folder, world
+        self.folder, self._world = folder, world
         self._facts, self._state = facts, state
         self._policies, self._accept = config.guards, tuple(accept)
         self._record: dict[str, Any] | None = None
@@ -89,7 +92,7 @@ class RunIdentity:
             return
         findings = self.compare(step)
         if refused(findings):
-            raise GuardRefusedError(refusal(str(self._folder / layout.checkpoint_name(step)), findings))
+            raise GuardRefusedError(refusal(str(self.folder / layout.checkpoint_name(step)), findings))
         self._judged.add(step)
         self._findings = findings
         if self._world.rank == 0:
@@ -105,10 +108,10 @@ class RunIdentity:
     def note_accepted(self) -> None:
         """Bind what was accepted to its value: the same command line is run again after every stop. Needs the folder to
         be held."""
-        with agreed(self._world, f"noting in {self._folder} what was accepted", ResumeError):
+        with agreed(self._world, f"noting in {self.folder} what was accepted", ResumeError):
             if self._world.rank == 0:
                 by_flag = [f for f in self._findings if f.why.startswith("--accept")]
-                note_accepted(self._folder, [Accepted(f.field, f.saved, f.now) for f in by_flag])
+                note_accepted(self.folder, [Accepted(f.field, f.saved, f.now) for f in by_flag])
 
     def _complete(self) -> RunFacts:
         """The facts, with what can be told from the data loader and its data set."""
@@ -124,11 +127,11 @@ class RunIdentity:
 
     def _compare(self, step: int) -> tuple[GuardFinding, ...]:
         saved = self._saved(step)
-        before = [*read_accepted(self._folder), *_accepted_in(saved)]
+        before = [*read_accepted(self.folder), *_accepted_in(saved)]
         return judge(saved, self.record(), Wishes(self._policies, self._accept, before))
 
     def _saved(self, step: int) -> dict[str, Any]:
-        saved = read_record(self._folder / layout.checkpoint_name(step))
+        saved = read_record(self.folder / layout.checkpoint_name(step))
         if saved.get("schema") != SCHEMA_VERSION:
             saved.pop("base_weights", None)  # it was another digest then
         return saved

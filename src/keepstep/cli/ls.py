@@ -5,18 +5,27 @@ from typing import Annotated
 
 import typer
 
-from keepstep.cli.output import human_size, print_json, table
+from keepstep.cli.output import human_size, print_json, printable, table
+from keepstep.ops.lineage import Line, lines_in
 from keepstep.ops.listing import list_folder
 
 
 def command(
     folder: Annotated[Path, typer.Argument(help="A run's folder.")],
+    tree: Annotated[bool, typer.Option("--tree", help="Show which line of a run was begun from which.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """List checkpoints, oldest first.
 
     Example: keepstep ls runs/checkpoints/stdlib-lm
     """
+    if tree:
+        lines = lines_in(folder)
+        if as_json:
+            print_json(list(lines))
+        for line in [] if as_json else lines:
+            _print_tree(line)
+        return
     listing = list_folder(folder)
     if as_json:
         print_json(listing)
@@ -33,3 +42,16 @@ def command(
         print(f"no checkpoints in {folder}")
     if listing.leftovers:
         print(f"left by saves that did not end: {', '.join(listing.leftovers)}")
+
+
+def _print_tree(line: Line, indent: str = "") -> None:
+    """A line, its checkpoints, and under each what was begun from it."""
+    print(f"{indent}{printable(line.name)}")
+    begun: dict[int, list[Line]] = {}
+    for below in line.lines:
+        begun.setdefault(int((below.origin or "-0").rpartition("-")[2]), []).append(below)
+    for step in sorted({*line.checkpoints, *begun}):
+        gone = "" if step in line.checkpoints else "  (not there any more)"
+        print(f"{indent}  save-{step}{gone}")
+        for below in begun.get(step, []):
+            _print_tree(below, f"{indent}    ")

@@ -47,6 +47,12 @@ def print_json(value: Any, **more: Any) -> None:
     print(json.dumps(plain, indent=1))
 
 
+def printable(value: object) -> str:
+    """A value from a file as text that a terminal only shows: control characters are written out."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 def human_size(size: int | None) -> str:
     """Bytes in a readable unit."""
     if size is None:

@@ -1,16 +1,30 @@
 """`keepstep show`: what one checkpoint is and holds."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from keepstep.cli.output import human_size, print_json, table
+from keepstep.cli.output import human_size, print_json, printable, table
+from keepstep.plan.guard_text import brief
 
 if TYPE_CHECKING:
     from keepstep.ops.show import Shown
 
-_RECORD_FIELDS = ("run", "created_at", "parent_step", "seed", "global_batch_size", "git_commit", "torch", "keepstep")
+_IDENTITY = (
+    "run",
+    "base_model",
+    "base_revision",
+    "base_weights",
+    "dataset_sha256",
+    "tokenizer_sha256",
+    "config_sha256",
+    "seed",
+    "global_batch_size",
+    "git_commit",
+)
+_WRITER = ("created_at", "host", "gpu", "cpu", "threads", "python", "torch", "transformers", "trl", "keepstep")
+_SHOWN_PARENTS = 5
 
 
 def command(
@@ -31,13 +45,34 @@ def command(
 
 
 def _print(shown: "Shown") -> None:
+    record = shown.record
     print(f"{shown.path}: {shown.condition}" + (f" ({shown.problem})" if shown.problem else ""))
-    print(f"step {shown.step}, {human_size(shown.size)}, written by {shown.world_size or '?'} ranks")
-    for name in _RECORD_FIELDS:
-        if shown.record.get(name) is not None:
-            print(f"{name}: {shown.record[name]}")
+    print(f"step {shown.step}, {human_size(shown.size)}, attempt {shown.attempt or '?'}")
+    _print_fields(record, _IDENTITY)
+    if record.get("git_diff_sha256"):
+        print("git: with changes that are not committed")
+    print(f"\nwritten by {shown.world_size or '?'} ranks on {printable(record.get('hosts') or '?')} hosts")
+    _print_fields(record, _WRITER)
+    parents = shown.parents[:_SHOWN_PARENTS]
+    more = f" and {len(shown.parents) - len(parents)} before" if len(shown.parents) > len(parents) else ""
+    print(f"parents: {', '.join(map(printable, parents)) + more if parents else 'none: the run began here'}")
+    for one in record.get("accepted") or ():
+        if isinstance(one, dict):
+            print(f"went on although {printable(one.get('field'))} was {brief(str(one.get('saved')))}", end="")
+            print(f" and is {brief(str(one.get('now')))} ({printable(one.get('policy'))})")
     print()
     print(table(("PART", "ENTRIES", "SIZE"), [(p.component, str(p.entries), human_size(p.size)) for p in shown.parts]))
+    print()
+    print(table(("DTYPE", "TENSORS"), [(printable(name), str(count)) for name, count in sorted(shown.dtypes.items())]))
     print(f"\nmodel: {shown.parameters:,} numbers; largest tensors:")
-    rows = [(t.key, t.dtype, "x".join(map(str, t.shape)) or "scalar", human_size(t.size)) for t in shown.largest]
+    rows = [
+        (printable(t.key), printable(t.dtype), "x".join(map(str, t.shape)) or "scalar", human_size(t.size))
+        for t in shown.largest
+    ]
     print(table(("KEY", "DTYPE", "SHAPE", "SIZE"), rows))
+
+
+def _print_fields(record: dict[str, Any], names: tuple[str, ...]) -> None:
+    for name in names:
+        if record.get(name) is not None:
+            print(f"{name}: {printable(record[name])}")

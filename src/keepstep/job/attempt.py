@@ -10,6 +10,7 @@ from types import TracebackType
 import torch
 
 from keepstep.checkpoint.claim import FolderClaim, claim_folder
+from keepstep.checkpoint.fork import Line, begin_line, find_line
 from keepstep.checkpoint.fresh import begin_anew
 from keepstep.checkpoint.stop import StopNotice
 from keepstep.config.checkpointing import CheckpointingConfig
@@ -61,6 +62,21 @@ class Attempt:
         """Set aside the run that is there. Collective. Raises as `claim`, and ResumeError where it cannot be moved."""
         self._claim = self._claim or claim_folder(self.folder, self.world)
         begin_anew(self.folder, self._claim, self.world)
+
+    def go_back(self, step: int) -> Line | None:
+        """From now on be an attempt of the line that was begun from this step of the run, or is to be. Collective.
+
+        Returns:
+            The line, when it is still to be begun, by `begin`.
+        """
+        line = find_line(self.folder, step, self.world)
+        self.folder = line.folder
+        return None if line.is_begun else line
+
+    def begin(self, line: Line) -> None:
+        """Begin a new line of the run. Collective. Raises as `claim`, and ResumeError where it cannot be begun."""
+        self._claim = self._claim or claim_folder(self.folder, self.world)
+        begin_line(line, self._claim, self.world)
 
     def claim(self) -> FolderClaim | None:
         """Take the folder; None for a job that never saves. Collective.

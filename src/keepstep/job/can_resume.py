@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from keepstep.checkpoint.fork import find_line
 from keepstep.checkpoint.resume import look, refuse
 from keepstep.config.job import JobConfig
 from keepstep.config.load import parse_job
@@ -85,21 +86,28 @@ def can_resume(config: JobConfig, ranks: int, asked: Asked = NOTHING) -> Outlook
     """
     configure.check(config, ranks)
     folder = configure.run_folder(config)
-    decision = look(folder, _PlannedWorld(ranks), asked.from_step)
+    line = None
+    if asked.from_step is not None:
+        line = find_line(folder, asked.from_step, _PlannedWorld(ranks))
+        folder, line = (line.folder, None) if line.is_begun else (folder, line)
+    decision = look(folder, _PlannedWorld(ranks), line.fork.step if line else None)
     try:
         refuse(folder, decision)
     except KeepstepError as error:
         outcome = "damaged" if isinstance(error, DamagedCheckpointError) else "failed"
         return Outlook(outcome, error.exit_code, str(folder), reason=decision.reason, problem=str(error))
     notes = [f"save-{found.step} is passed over: {found.problem}" for found in decision.ignored]
-    claim, holder = look_at_lock(folder)
+    if line is not None:
+        notes.append(f"another line of the run is begun: {line.folder}; later checkpoints stay where they are")
+    # Another line has a folder of its own, which nobody holds.
+    claim, holder = look_at_lock(folder) if line is None else (Claim.GONE, "")
     if claim is Claim.UNKNOWN:
         notes.append(f"{holder} may hold the folder: the start waits for a sign of life of it")
     job = _Job(config, folder, ranks, asked, is_resumed=decision.start is Start.RESUME)
     found = job.fresh(decision.reason, notes)
     if decision.start is Start.RESUME:
         found = job.at(decision.candidates, decision.reason, notes)
-    if claim is Claim.HELD and asked.from_step is None and found.exit_code == 0 and found.outcome != "complete":
+    if claim is Claim.HELD and found.exit_code == 0 and found.outcome != "complete":
         code, problem = RunInUseError.exit_code, f"{folder} is in use by {holder}"
         return replace(found, outcome="in use", exit_code=code, problem=problem)
     return found

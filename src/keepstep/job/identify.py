@@ -5,6 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from keepstep.checkpoint.fork import Line
 from keepstep.checkpoint.identity import RunIdentity, with_dataset
 from keepstep.config.job import JobConfig
 from keepstep.config.training import ModelStageFactoryConfig
@@ -18,6 +19,7 @@ from keepstep.provenance.record import RunFacts
 from keepstep.provenance.tokenizer import is_tokenizer, tokenizer_digest
 from keepstep.state.streams import is_stream
 from keepstep.storage.content import FileDigests, cache_file
+from keepstep.storage.lineage import Origin, read_origin
 
 # Where the Hub's cache keeps a revision: models--<owner>--<name>/snapshots/<commit>/
 _SNAPSHOT = re.compile(r"(?:^|/)snapshots/([0-9a-f]{7,64})(?:/|$)")
@@ -33,7 +35,7 @@ def identify(
     asked: Asked,
     *,
     is_resumed: bool,
-    fork_of: str | None = None,
+    line: Line | None = None,
 ) -> RunIdentity:
     """Everything that identifies this start of a job. Collective.
 
@@ -44,7 +46,7 @@ def identify(
         dataset, task: of the job; they may have a `tokenizer`.
         asked: by the command line.
         is_resumed: whether there is a checkpoint: one that holds all weights needs the base weights no more.
-        fork_of: the checkpoint of another run that this one was forked from.
+        line: of the run that is to be begun from a checkpoint in `folder`.
 
     Raises:
         ConfigError: source_checkpoint is needed and not there.
@@ -55,7 +57,7 @@ def identify(
         raise ConfigError("the job has neither a trainer nor an inference section")
     factory = section.model_stage_factory
     facts = RunFacts(
-        run_name=folder.name if config.trainer else None,
+        run_name=(line.fork.name if line else folder.name) if config.trainer else None,
         config=config.model_dump(mode="json"),
         seed=section.determinism.base_seed,
         base_model=factory.source_checkpoint,
@@ -71,10 +73,11 @@ def identify(
         # The position in a map-style data set is one number for all ranks; readers of a stream have one each.
         elastic=not is_stream(dataset),
         is_one_pass=config.inference is not None,
-        fork_of=fork_of,
     )
     with agreed(world, "identifying data and base weights"):
         if world.rank == 0:
+            origin = Origin(folder.name, line.fork.step) if line else read_origin(folder)
+            facts = replace(facts, fork_of=origin.text if origin else None)
             facts = _with_content(facts, factory, dataset, task, asked, is_resumed=is_resumed)
     return RunIdentity(folder, world, facts, section.checkpointing, asked.accept)
 

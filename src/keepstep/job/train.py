@@ -9,7 +9,7 @@ from torch import nn
 
 from keepstep.checkpoint.checkpointer import Checkpointer
 from keepstep.checkpoint.identity import RunIdentity
-from keepstep.checkpoint.resume import look
+from keepstep.checkpoint.resume import look, refuse
 from keepstep.checkpoint.stop import StopNotice
 from keepstep.config.job import JobConfig
 from keepstep.data.make import make_loader
@@ -88,10 +88,14 @@ class TrainingJob:
         world = attempt.world
         if asked.fresh:
             attempt.begin_anew()
-        decision = look(self.folder, world)
-        if self._finish_from(decision, world):
+        line = None if asked.from_step is None else attempt.go_back(asked.from_step)
+        source = attempt.folder if line is None else line.parent
+        decision = look(source, world, None if line is None else line.fork.step)
+        if line is not None:
+            refuse(source, decision)
+        if self._finish_from(decision, source, world):
             return
-        self._check_targets(world, fresh=decision.start is Start.FRESH)
+        self._check_targets(attempt, fresh=decision.start is Start.FRESH)
         be_deterministic()
         shape, division = configure.divide_batches(self.trainer.batching, self.config.mesh, world.size)
         data_rank = shape.place_of(world.rank).data
@@ -100,14 +104,18 @@ class TrainingJob:
         dataset = self._make("dataset", context)
         task = self._make("task", context)
         is_resumed = decision.start is Start.RESUME
-        identity = identify(self.config, self.folder, world, shape, dataset, task, asked, is_resumed=is_resumed)
+        identity = identify(self.config, source, world, shape, dataset, task, asked, is_resumed=is_resumed, line=line)
+        # Before anything is built, loaded or written.
         if decision.candidates:
             identity.guard(decision.candidates[0])
+        if line is not None:
+            attempt.begin(line)
+            identity.folder = attempt.folder
         attempt.claim()
         self._train(attempt, context, shape, division, dataset, task, identity, fresh=not is_resumed)
-        self._export(self.folder / layout.checkpoint_name(self.trainer.total_steps), world)
+        self._export(attempt.folder / layout.checkpoint_name(self.trainer.total_steps), world)
 
-    def _finish_from(self, decision: ResumeDecision, world: World) -> bool:
+    def _finish_from(self, decision: ResumeDecision, folder: Path, world: World) -> bool:
         """Make what is missing after the last step. Returns whether the training is over."""
         if decision.start is not Start.RESUME or decision.candidates[0] < self.trainer.total_steps:
             return False
@@ -115,7 +123,7 @@ class TrainingJob:
         if last > self.trainer.total_steps and world.rank == 0:
             logger.warning("total_steps is %d, and step %d is done already", self.trainer.total_steps, last)
         try:
-            exported = self._export(self.folder / layout.checkpoint_name(last), world)
+            exported = self._export(folder / layout.checkpoint_name(last), world)
         except DamagedCheckpointError as error:
             if world.rank == 0:
                 logger.warning("%s; going on from the checkpoint before it", error)
@@ -124,20 +132,26 @@ class TrainingJob:
             logger.info(ALREADY_COMPLETE)
         return True
 
-    def _check_targets(self, world: World, *, fresh: bool) -> None:
+    def _check_targets(self, attempt: Attempt, *, fresh: bool) -> None:
         """Refuse now what would fail after days of training."""
-        with agreed(world, "checking the configuration"):
+        with agreed(attempt.world, "checking the configuration"):
             configure.check_source(self.trainer.model_stage_factory, fresh=fresh)
-            if self.trainer.export_to is not None:
-                check_target(Path(self.trainer.export_to))
+            if (target := self._export_target(attempt.folder)) is not None:
+                check_target(target)
+
+    def _export_target(self, folder: Path) -> Path | None:
+        """Where the weights of this line go: the export of the run is not replaced by that of a line beside it."""
+        if self.trainer.export_to is None:
+            return None
+        return Path(self.trainer.export_to + folder.name.removeprefix(self.folder.name))
 
     def _export(self, checkpoint: Path, world: World) -> bool:
         """Export the last checkpoint if that is configured and not done. Returns whether it was made now."""
-        target = self.trainer.export_to
+        target = self._export_target(checkpoint.parent)
         if target is None:
             return False
         with agreed(world, f"looking for the export {target}"):
-            done = world.rank == 0 and is_exported(checkpoint, Path(target))
+            done = world.rank == 0 and is_exported(checkpoint, target)
         if world.broadcast(done):
             return False
         damage: DamagedCheckpointError | None = None
@@ -146,7 +160,7 @@ class TrainingJob:
                 factory = self.trainer.model_stage_factory
                 partial = factory.checkpoint_only_trainable_parameters
                 try:
-                    export(checkpoint, Path(target), factory.source_checkpoint if partial else None)
+                    export(checkpoint, target, factory.source_checkpoint if partial else None)
                     logger.info("exported step %s to %s", layout.step_of(checkpoint.name), target)
                 except DamagedCheckpointError as error:
                     damage = error
@@ -181,7 +195,7 @@ class TrainingJob:
         optimizer = self._optimizer(context, parts.whole)
         scheduler = self._scheduler(context, optimizer)
         metrics = MeanLoss(device)
-        tracker = JsonlTracker(self.folder / "metrics.jsonl", writes=world.rank == 0)
+        tracker = JsonlTracker(attempt.folder / "metrics.jsonl", writes=world.rank == 0)
         state = JobState(
             model=parts.stages,
             optimizer=optimizer,
@@ -201,7 +215,7 @@ class TrainingJob:
         checkpointer = Checkpointer(
             trainer.checkpointing,
             state,
-            trainer.run.name,
+            attempt.folder.name,
             trainer.total_steps,
             world=world,
             claim=attempt.claim(),
@@ -211,22 +225,22 @@ class TrainingJob:
         with checkpointer:
             start = checkpointer.resume()
             leave_before(checkpointer, start)
-            ledger = self._ledger(start, dataset, world, parts.place)
+            ledger = self._ledger(attempt.folder, start, dataset, world, parts.place)
             loop = TrainingLoop(trainer, parts, optimizer, scheduler, metrics, tracker, ledger, world)
             loop.run(loader, start, checkpointer)
         tracker.close()
         if ledger is not None:
             ledger.close()
 
-    def _ledger(self, start: int, dataset: Any, world: World, place: Place) -> LedgerFile | None:
+    def _ledger(self, folder: Path, start: int, dataset: Any, world: World, place: Place) -> LedgerFile | None:
         if not self.trainer.data.ledger:
             return None
         with agreed(world, "opening the ledger"):
             if world.rank == 0:
-                rewind(self.folder, start)
+                rewind(folder, start)
         # Of the ranks that read the same samples one notes them.
         reads = place.tensor == place.pipeline == 0
-        return LedgerFile(self.folder, place.data, len(dataset)) if reads else None
+        return LedgerFile(folder, place.data, len(dataset)) if reads else None
 
     def _optimizer(self, context: JobContext, model: nn.Module) -> torch.optim.Optimizer:
         if self._providers.optimizer is None:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from keepstep.errors import CheckpointNotFoundError
+from keepstep.ops.lineage import ancestors
 from keepstep.plan import layout
 from keepstep.storage.index import MAX_INDEX, IndexedFile, IndexFormatError, from_bytes
 from keepstep.storage.plain import NotPlainError, read_plain
@@ -52,6 +53,7 @@ class Shown:
     dtypes: dict[str, int]
     largest: tuple[Tensor, ...]
     record: dict[str, Any]
+    parents: tuple[str, ...]
 
 
 def open_checkpoint(path: Path) -> SurveyedCheckpoint:
@@ -88,6 +90,7 @@ def show(path: Path) -> Shown:
         dtypes=dict(Counter(t.dtype for t in tensors)),
         largest=tuple(sorted(tensors, key=lambda t: -t.size)[:_LARGEST]),
         record=read_record(path),
+        parents=ancestors(path.absolute(), found.found.step),
     )
 
 

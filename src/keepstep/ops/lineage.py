@@ -1,0 +1,82 @@
+"""How checkpoints and lines of runs descend from each other."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from keepstep.errors import CouldNotLookError
+from keepstep.plan import layout
+from keepstep.storage.lineage import Origin, read_origin
+from keepstep.storage.run_record import read_record
+from keepstep.storage.survey import survey
+
+_LONGEST = 1000
+
+
+@dataclass(frozen=True)
+class Line:
+    """A run, or a line of it that was begun from a checkpoint.
+
+    Attributes:
+        name: of its folder.
+        origin: the checkpoint that it was begun from, `<run>/save-<step>`; None of a run that began at its first step.
+        checkpoints: steps of its complete checkpoints, oldest first; that of the origin is not one of its own.
+        lines: those that were begun from it.
+    """
+
+    name: str
+    origin: str | None
+    checkpoints: tuple[int, ...]
+    lines: tuple["Line", ...]
+
+
+def ancestors(checkpoint: Path, step: int) -> tuple[str, ...]:
+    """The checkpoints that one goes back to, newest first: `save-<step>`, and `<run>/save-<step>` where a line began.
+
+    One that was deleted since is the last that is known.
+    """
+    found: list[str] = []
+    origin = read_origin(checkpoint.parent)
+    while len(found) < _LONGEST:
+        parent = read_record(checkpoint.parent / layout.checkpoint_name(step)).get("parent_step")
+        if not isinstance(parent, int) or not 0 <= parent < step:
+            break
+        if origin is not None and parent == origin.step:
+            return (*found, origin.text)
+        found.append(layout.checkpoint_name(parent))
+        step = parent
+    return tuple(found)
+
+
+def lines_in(folder: Path) -> tuple[Line, ...]:
+    """All lines in the folder of runs, or those of one run: that run, and what was begun from it.
+
+    Raises:
+        CouldNotLookError: there is no such folder, or it cannot be read.
+    """
+    if not folder.is_dir():
+        raise CouldNotLookError(f"{folder}: there is no such folder")
+    if survey(folder).checkpoints:
+        known = _known(folder.resolve().parent)
+        return (_tree(folder.resolve().name, known, ()),)
+    known = _known(folder)
+    roots = [name for name, (origin, _) in known.items() if origin is None or origin.run not in known]
+    return tuple(_tree(name, known, ()) for name in roots)
+
+
+_Known = dict[str, tuple[Origin | None, tuple[int, ...]]]
+
+
+def _known(folder: Path) -> _Known:
+    found: _Known = {}
+    for child in sorted(folder.iterdir()):
+        if child.is_dir() and not child.is_symlink() and (seen := survey(child)).checkpoints:
+            found[child.name] = (read_origin(child), tuple(c.found.step for c in seen.complete))
+    return found
+
+
+def _tree(name: str, known: _Known, above: Sequence[str]) -> Line:
+    origin, steps = known.get(name, (None, ()))
+    below = [other for other, (one, _) in known.items() if one is not None and one.run == name and other not in above]
+    own = tuple(step for step in steps if origin is None or step != origin.step)
+    return Line(name, origin.text if origin else None, own, tuple(_tree(b, known, (*above, name)) for b in below))
