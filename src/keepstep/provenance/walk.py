@@ -11,7 +11,7 @@ import os
 import random
 import types
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import date, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import Enum
@@ -169,25 +169,26 @@ class Walk:
             if len(texts) == len(values) and all(os.path.isfile(text) for text in texts):
                 self.add_files(texts)
                 return
-        named = _file_in(values[0]) if values else None
+        # A row of an image data set is (path, label). Labels are often names of folders, so names below the folder that
+        # all files share count, and those above do not.
+        named = sorted(_files_in(values)) if values and _file_in(values[0]) is not None else []
+        base = os.path.commonpath([os.path.dirname(os.path.abspath(one)) for one in named]) if named else None
         for begin in range(0, len(values), _CHUNK):
             chunk = values[begin : begin + _CHUNK]
-            if named is None and (plain := _plain(chunk)) is not None:
+            if base is None and (plain := _plain(chunk)) is not None:
                 self._state.update(plain)
                 continue
             for number, value in enumerate(chunk, begin):
-                self._item(value, f"{where}[{number}]", named)
+                self._item(value, f"{where}[{number}]", base)
 
-    def _item(self, value: Any, where: str, named: str | None) -> None:
-        """One item of a sequence. `named`: a file in the first item, so that files are looked for in this one."""
-        if named is not None and isinstance(value, list | tuple):
+    def _item(self, value: Any, where: str, base: str | None) -> None:
+        """One item of a sequence. `base`: the folder below which its files lie; None where none are named."""
+        if base is not None and isinstance(value, list | tuple):
             self._tag("sequence", len(value))
             for part in value:
-                self._item(part, where, named)
-        elif named is not None and isinstance(value, str) and os.path.isfile(value):
-            # The names below the first file's folder's parent: labels are often taken from the names of folders.
-            base = os.path.dirname(os.path.dirname(os.path.abspath(named)))
-            self._tag("file", os.path.relpath(os.path.abspath(value), base), self._files.of(value))
+                self._item(part, where, base)
+        elif base is not None and isinstance(value, str | PurePath) and os.path.isfile(value):
+            self._tag("file", os.path.relpath(os.path.abspath(value), base), self._files.of(os.fspath(value)))
         else:
             self.add(value, where)
 
@@ -304,6 +305,14 @@ def _looks_like_a_path(text: str) -> bool:
 
 def _names_files(values: Sequence[Any]) -> bool:
     return bool(values) and isinstance(values[0], str | PurePath) and _file_in(values[0]) is not None
+
+
+def _files_in(values: Sequence[Any]) -> Iterator[str]:
+    for value in values:
+        if isinstance(value, list | tuple):
+            yield from _files_in(value)
+        elif isinstance(value, str | PurePath) and os.path.isfile(value):
+            yield os.fspath(value)
 
 
 def _file_in(value: Any) -> str | None:
