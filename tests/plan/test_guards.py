@@ -217,7 +217,7 @@ def test_a_record_with_other_types_is_compared_and_does_no_harm(record: dict[str
 
 def test_every_rule_has_its_name_in_the_configuration() -> None:
     assert tuple(RULES) == GUARDED_FIELDS
-    CheckpointingConfig(save_dir="x", guards={"seed": "warn", "config.trainer.total_steps": "refuse"})
+    CheckpointingConfig(save_dir="x", period_steps=1, guards={"seed": "warn", "config.trainer.total_steps": "refuse"})
     for wrong in ({"sed": "warn"}, {"seed": "perhaps"}):
-        with pytest.raises(ValueError, match="sed|perhaps"):
-            CheckpointingConfig(save_dir="x", guards=wrong)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match=r"sed|perhaps"):
+            CheckpointingConfig(save_dir="x", period_steps=1, guards=wrong)  # type: ignore[arg-type]

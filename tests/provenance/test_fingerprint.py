@@ -251,7 +251,7 @@ def digests_of_all() -> dict[str, str]:
 
 
 def test_processes_agree_whatever_their_hash_seed() -> None:
-    script = "import json, sys; from tests.provenance import test_fingerprint as t; json.dump(t.digests_of_all(), sys.stdout)"
+    script = "import json; from tests.provenance import test_fingerprint as t; print(json.dumps(t.digests_of_all()))"
     root = str(Path(__file__).parents[2])
     environment = {**os.environ, "PYTHONHASHSEED": "1", "PYTHONPATH": f"{root}/src:{root}"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=False)

@@ -59,6 +59,20 @@ def find_line(parent: Path, step: int, world: World) -> Line:
     return found
 
 
+def announce_line(line: Line, world: World) -> None:
+    """Note in the run's folder that the line is begun. Collective, and before the line's folder is made: an attempt
+    that dies on the way is followed by one that goes on with the same name.
+
+    Raises:
+        ResumeError: the note cannot be written.
+    """
+    with agreed(world, f"noting in {line.parent} that {line.fork.name} is begun", ResumeError):
+        if world.rank == 0:
+            known = read_forks(line.parent)
+            if line.fork not in known:
+                note_forks(line.parent, [*known, line.fork])
+
+
 def begin_line(line: Line, claim: FolderClaim, world: World) -> None:
     """Put the checkpoint, and the history up to it, into the line's folder, which is held. Collective.
 
@@ -81,10 +95,6 @@ def _find(parent: Path, step: int) -> Line:
 
 
 def _begin(line: Line, claim: FolderClaim) -> None:
-    known = read_forks(line.parent)
-    if line.fork not in known:
-        # Noted first: should this attempt die on the way, the next one goes on with the same name.
-        note_forks(line.parent, [*known, line.fork])
     name = layout.checkpoint_name(line.fork.step)
     target = line.folder / name
     if not target.exists():

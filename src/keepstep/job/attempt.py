@@ -10,7 +10,7 @@ from types import TracebackType
 import torch
 
 from keepstep.checkpoint.claim import FolderClaim, claim_folder
-from keepstep.checkpoint.fork import Line, begin_line, find_line
+from keepstep.checkpoint.fork import Line, announce_line, begin_line, find_line
 from keepstep.checkpoint.fresh import begin_anew
 from keepstep.checkpoint.stop import StopNotice
 from keepstep.config.checkpointing import CheckpointingConfig
@@ -75,6 +75,7 @@ class Attempt:
 
     def begin(self, line: Line) -> None:
         """Begin a new line of the run. Collective. Raises as `claim`, and ResumeError where it cannot be begun."""
+        announce_line(line, self.world)
         self._claim = self._claim or claim_folder(self.folder, self.world)
         begin_line(line, self._claim, self.world)
 

@@ -153,6 +153,8 @@ def _differs(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> boo
         return False  # installed or not: what is not used makes no difference
     if name in ("base_weights", "base_revision", "tokenizer_sha256", "dataset_sha256") and None in (before, after):
         return False  # nobody has told
+    if name == "git_diff_sha256" and None in (saved.get("git_commit"), now.get("git_commit")):
+        return False
     if name == "world_size":
         return bool(before != after or (saved.get("mesh") or {}) != (now.get("mesh") or {}))
     if name == "seed" or name == "global_batch_size":
@@ -164,7 +166,7 @@ def _rule(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> Rule:
     rule = RULES[name]
     if name == "world_size":
         return _world_rule(saved, now)
-    if UNKNOWN in (saved[name], now[name]):
+    if UNKNOWN in (saved[name], now[name]) or (name == "git_commit" and None in (saved[name], now[name])):
         return Rule(Policy.WARN, "cannot be compared: one of both is not known")
     if name == "dataset_sha256" and (parts := changed_parts(saved, now)):
         return Rule(rule.policy, f"{rule.effect} (changed: {', '.join(parts[:5])})")
