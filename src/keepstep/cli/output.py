@@ -6,6 +6,7 @@ import sys
 import traceback
 from collections.abc import Sequence
 from dataclasses import asdict
+from enum import Enum
 from typing import Any
 
 from keepstep.errors import (
@@ -44,7 +45,13 @@ def report_error(error: KeepstepError) -> None:
 def print_json(value: Any, **more: Any) -> None:
     """Print a result (a dataclass with further fields, or a list of dataclasses) as JSON."""
     plain = [asdict(one) for one in value] if isinstance(value, list) else {**asdict(value), **more}
-    print(json.dumps(plain, indent=1))
+    print(json.dumps(plain, indent=1, default=_value_of))
+
+
+def _value_of(value: object) -> object:
+    if isinstance(value, Enum):
+        return value.value
+    raise TypeError(f"a {type(value).__name__} cannot be printed as JSON")
 
 
 def printable(value: object) -> str:
