@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.cli import test_commands as in_processes
+from tests.cli.test_commands import in_a_process
 from tests.rig import jobs
 from tests.rig.command import keepstep
 
@@ -57,9 +57,7 @@ def test_exit_codes_are_those_of_the_start(job: Path, tmp_path: Path) -> None:
 
 def test_flags_reach_the_ranks(job: Path) -> None:
     more = ("--set", "trainer.total_steps=12", "--set", "trainer.determinism.base_seed=8")
-    done = in_processes.keepstep(
-        "train", "job.yaml", "--nproc", "2", "--from", "save-4", "--accept", "seed=8", *more, cwd=job
-    )
+    done = in_a_process("train", "job.yaml", "--nproc", "2", "--from", "save-4", "--accept", "seed=8", *more, cwd=job)
     assert done.returncode == 0, done.stderr
     record = json.loads((job / "checkpoints" / "run.fork-1" / "save-12" / "run.json").read_text())
     assert (record["seed"], record["fork_of"], record["world_size"]) == (8, "run/save-4", 2)
