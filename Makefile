@@ -60,6 +60,7 @@ bench: setup
 	$(BIN)/python -m benchmarks.planning
 	$(BIN)/python -m benchmarks.listing
 	$(BIN)/python -m benchmarks.data
+	$(BIN)/python -m benchmarks.fingerprint
 
 clean:
 	rm -rf .venv runs
