@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from keepstep.cli import audit, infer, ls, prune, selftest, show, train, verify
+from keepstep.cli import audit, diff, infer, ls, prune, selftest, show, train, verify
 from keepstep.cli.output import report_error
 from keepstep.errors import KeepstepError
 
@@ -18,7 +18,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (train, infer, ls, show, verify, prune, audit, selftest):
+for command in (train, infer, ls, show, diff, verify, prune, audit, selftest):
     app.command(command.__name__.rpartition(".")[2])(command.command)
 
 
