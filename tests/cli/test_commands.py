@@ -74,7 +74,7 @@ def test_prune(run: Path) -> None:
     assert keepstep("prune", str(run), "--keep", "0").returncode == 2
 
 
-@pytest.mark.parametrize("command", ["train", "infer", "ls", "show", "verify", "prune", "audit", "selftest"])
+@pytest.mark.parametrize("command", ["train", "infer", "ls", "show", "diff", "verify", "prune", "audit", "selftest"])
 def test_every_command_has_help_with_an_example(command: str) -> None:
     done = keepstep(command, "--help")
     assert done.returncode == 0

@@ -1,6 +1,7 @@
 """Compares one item of two sides: by digests where they can tell, byte by byte in bounded memory elsewhere."""
 
 import math
+import reprlib
 import struct
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
@@ -9,7 +10,7 @@ from keepstep.errors import DamagedCheckpointError
 from keepstep.ops.data_reader import DataReader
 from keepstep.ops.tensor_source import Item, Side
 from keepstep.plan.evidence import judge, runs
-from keepstep.plan.pieces import Piece, Shard, pairs, pieces
+from keepstep.plan.pieces import Piece, Shard, overlapping, pairs, pieces
 
 if TYPE_CHECKING:
     import numpy as np
@@ -116,19 +117,20 @@ class Comparer:
     def _across(self, a: Item, b: Item) -> "Iterator[tuple[Raw, Raw]]":
         """Elements that lie in shards of another layout on each side."""
         space_a, space_b = self._buffers()
-        element, found = a.element, 0
+        element = a.element
+        for side, item in ((self._a, a), (self._b, b)):
+            # Then they leave a gap elsewhere, since their elements add up to the tensor's.
+            if overlapping(item.shards):
+                raise DamagedCheckpointError(
+                    f"{side.path}: shards of {reprlib.repr(item.kind.key)} overlap; see keepstep verify"
+                )
         for x, y in pairs(a.shards, b.shards):
             for piece in pieces(x, y, gap=_GAP // element, longest=CHUNK // element):
                 size_a, size_b = piece.span_a * element, piece.span_b * element
                 self._read_a.read_into(x.file, x.data + piece.a * element, space_a[:size_a].data)
                 self._read_b.read_into(y.file, y.data + piece.b * element, space_b[:size_b].data)
-                found += piece.elements
                 self._on_bytes(piece.elements * element)
                 yield _dense(space_a, piece, piece.strides_a, element), _dense(space_b, piece, piece.strides_b, element)
-        if found != math.prod(a.kind.shape):
-            raise DamagedCheckpointError(
-                f"{self._a.path}, {self._b.path}: shards of {a.kind.key!r} overlap; verify both"
-            )
 
     def _same_value(self, x: Shard, y: Shard) -> bool:
         """Values lie in slots that are longer than they are: behind the shorter one's bytes only zeros may follow."""

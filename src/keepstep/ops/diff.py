@@ -1,15 +1,13 @@
 """Compares two checkpoints, or a checkpoint and an export: run records, configuration, tensors, values."""
 
-from collections.abc import Callable, Collection
-from contextlib import ExitStack
+from collections.abc import Collection
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from keepstep.errors import ConfigError, DamagedCheckpointError
 from keepstep.ops.address import open_side
-from keepstep.ops.compare import Comparer
-from keepstep.ops.data_reader import DataReader
 from keepstep.ops.tensor_source import Item, Side
+from keepstep.ops.unequal import Watch, find_unequal
 from keepstep.plan.difference import (
     OF_THE_SAVE,
     Changed,
@@ -26,9 +24,6 @@ from keepstep.plan.difference import (
 
 if TYPE_CHECKING:
     from keepstep.ops.values import ValueDifference
-
-# Told how many bytes of how many were dealt with.
-Watch = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -122,7 +117,9 @@ def diff(
         there = sorted({component_of(key) for side in (first, second) for key in side.items})
         raise ConfigError(f"no component {', '.join(sorted(components))} on either side; there are {', '.join(there)}")
     matched = match(*({key: item.kind for key, item in items.items()} for items in (items_a, items_b)))
-    different, read = _compare(first, second, [(items_a[key], items_b[key]) for key in matched.both], values, watch)
+    both = [(items_a[key], items_b[key]) for key in matched.both]
+    unequal, read = find_unequal(first, second, both, values=values, watch=watch)
+    different = tuple(sorted((Different(item.kind, found) for item, found in unequal), key=_order))
     record, config = _records(first, second)
     same_state = not (different or matched.added or matched.removed or matched.changed)
     return Comparison(
@@ -150,49 +147,16 @@ def _taking_part(side: Side, other: Side, components: Collection[str]) -> tuple[
     return held, len(items) - len(held)
 
 
-def _compare(
-    a: Side, b: Side, both: list[tuple[Item, Item]], values: bool, watch: Watch
-) -> tuple[tuple[Different, ...], int]:
-    total, done, inside = sum(x.kind.size for x, _ in both), 0, 0
-    different: list[Different] = []
-
-    def on_bytes(count: int) -> None:
-        nonlocal inside
-        inside += count
-        watch(done + inside, total)
-
-    with ExitStack() as stack:
-        read_a, read_b = (stack.enter_context(DataReader(side)) for side in (a, b))
-        comparer = Comparer(a, b, read_a, read_b, on_bytes)
-        for x, y in both:
-            inside = 0
-            found = _measure(comparer, x, y) if values else None
-            if found.differing if found else not comparer.same(x, y):
-                different.append(Different(x.kind, found))
-            done += x.kind.size
-            watch(done, total)
-        read = read_a.bytes_read + read_b.bytes_read
-    return tuple(sorted(different, key=_order)), read
-
-
-def _measure(comparer: Comparer, a: Item, b: Item) -> "ValueDifference | None":
-    """By how much two tensors differ; None if they are known to be equal, or are no numbers that are known."""
-    if comparer.same_by_digest(a, b):
-        return None
-    from keepstep.ops.numbers import decoder
-    from keepstep.ops.values import Summary
-
-    if decoder(a.kind.dtype) is None:
-        return None
-    summary = Summary(a.kind.dtype, a.element)
-    for raw_a, raw_b in comparer.elements(a, b):
-        summary.add(raw_a, raw_b)
-    return summary.result()
+def _header(side: Side, left_out: int) -> Header:
+    run = (side.record or {}).get("run")
+    return Header(
+        side.path, side.form, side.step, side.world_size, side.size, run if isinstance(run, str) else None, left_out
+    )
 
 
 def _order(one: Different) -> tuple[Any, ...]:
-    measured = one.values.rank if one.values else (False, -1.0)
-    return not measured[0], -measured[1], -one.kind.size, one.kind.key
+    finite, apart = one.values.order if one.values else (True, -1.0)
+    return finite, -apart, -one.kind.size, one.kind.key
 
 
 def _records(a: Side, b: Side) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
@@ -213,10 +177,3 @@ def _flat(side: Side, config: bool) -> dict[str, str]:
         return flatten(inner if config else record)
     except (RecordError, RecursionError) as error:
         raise DamagedCheckpointError(f"{side.path}: its run.json is no run record: {error}") from None
-
-
-def _header(side: Side, left_out: int) -> Header:
-    run = (side.record or {}).get("run")
-    return Header(
-        side.path, side.form, side.step, side.world_size, side.size, run if isinstance(run, str) else None, left_out
-    )

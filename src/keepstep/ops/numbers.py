@@ -52,7 +52,7 @@ def _float8_e5m2(raw: Raw) -> Numbers:
 
 @cache
 def _e4m3fn() -> Numbers:
-    """All values of float8_e4m3fn: 4 bits of exponent with bias 7, no infinity, NaN where all bits but the sign are set."""
+    """All values of float8_e4m3fn: 4 bits of exponent with bias 7, no infinity, NaN where all but the sign is set."""
     code = np.arange(256)
     exponent, fraction = (code >> 3) & 15, code & 7
     value = np.where(exponent == 0, fraction * 2.0**-9, (8 + fraction) * 2.0 ** (exponent - 10))

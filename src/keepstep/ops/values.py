@@ -36,9 +36,9 @@ class ValueDifference:
     relative: float | None
 
     @property
-    def rank(self) -> tuple[bool, float]:
-        """What orders tensors by how much they differ: with numbers that are not finite first, then by `relative`."""
-        return bool(self.nonfinite_a or self.nonfinite_b), math.inf if self.relative is None else self.relative
+    def order(self) -> tuple[bool, float]:
+        """Whether all numbers are finite, and `relative`: a table has those first that are not, then the largest."""
+        return not (self.nonfinite_a or self.nonfinite_b), math.inf if self.relative is None else self.relative
 
 
 class Summary:
@@ -124,12 +124,10 @@ class Summary:
 
 
 def _squares(x: Numbers) -> float:
-    """The sum of squares. Not by `dot`, which wakes threads for less than this takes."""
+    """The sum of squares, by rows that are too short for the threads of BLAS."""
     whole = len(x) - len(x) % _ROW
-    rows = x[:whole].reshape(-1, _ROW)
-    return float(np.einsum("ij,ij->i", rows, rows).sum(dtype=np.float64)) + float(
-        np.einsum("i,i->", x[whole:], x[whole:])
-    )
+    rows, rest = x[:whole].reshape(-1, _ROW), x[whole:]
+    return float(np.vecdot(rows, rows).sum(dtype=np.float64)) + float(np.vecdot(rest, rest))
 
 
 def _total(x: Numbers) -> float:

@@ -1,6 +1,11 @@
 """What the digests of blocks alone tell of two ranges of bytes."""
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 Range = tuple[int, int]
 
@@ -75,16 +80,18 @@ def runs(a: Digests, begin_a: int, b: Digests, begin_b: int, size: int) -> list[
     first_a = begin_a // block
     count = -(-(begin_a + size) // block) - first_a
     own_a, own_b = a.of(first_a, count), b.of(begin_b // block, count)
-    found: list[tuple[int, int, bool]] = []
-    for i in range(count):
-        at = i * width
-        equal = own_a[at : at + width] == own_b[at : at + width]
-        begin, end = max(0, (first_a + i) * block - begin_a), min(size, (first_a + i + 1) * block - begin_a)
-        if found and found[-1][2] is equal:
-            found[-1] = (found[-1][0], end, equal)
-        else:
-            found.append((begin, end, equal))
-    return found
+    import numpy as np  # here, so that a comparison by digests does not wait for NumPy
+
+    equal = (_rows(own_a, width) == _rows(own_b, width)).all(axis=1)
+    turns = [0, *(np.flatnonzero(equal[1:] != equal[:-1]) + 1).tolist(), count]
+    places = [min(max(0, (first_a + turn) * block - begin_a), size) for turn in turns]
+    return [(begin, end, bool(equal[turn])) for begin, end, turn in zip(places, places[1:], turns, strict=False)]
+
+
+def _rows(digests: bytes, width: int) -> "npt.NDArray[np.uint8]":
+    import numpy as np
+
+    return np.frombuffer(digests, np.uint8).reshape(-1, width)
 
 
 def _aligned(a: Digests, begin_a: int, b: Digests, begin_b: int) -> bool:

@@ -56,17 +56,28 @@ class Piece:
 
 
 def pairs(a: Sequence[Shard], b: Sequence[Shard]) -> Iterator[tuple[Shard, Shard]]:
-    """Every two shards that share elements."""
-    rows = sorted(b, key=lambda shard: shard.at[:1])
-    begins = [shard.at[:1] for shard in rows]
-    tallest = max((shard.shape[0] for shard in b if shard.shape), default=0)
+    """Every two shards that share elements.
+
+    Of the shards of a thousand ranks only neighbours are looked at, in the dimension that has most of them.
+    """
+    places = [set(at) for at in zip(*(shard.at for shard in b), strict=True)]
+    dim = max(range(len(places)), key=lambda d: len(places[d]), default=None)
+    row = sorted(b, key=lambda shard: shard.at[dim]) if dim is not None else list(b)
+    begins = [shard.at[dim] for shard in row] if dim is not None else []
+    longest = max((shard.shape[dim] for shard in row), default=0) if dim is not None else 0
     for one in a:
-        # Of a thousand ranks' shards only the neighbours are looked at.
-        first = bisect_left(begins, (one.at[0] - tallest + 1,)) if one.at else 0
-        last = bisect_left(begins, (one.at[0] + one.shape[0],)) if one.at else len(rows)
-        for other in rows[first:last]:
+        near = row
+        if dim is not None:
+            first, last = one.at[dim] - longest + 1, one.at[dim] + one.shape[dim]
+            near = row[bisect_left(begins, first) : bisect_left(begins, last)]
+        for other in near:
             if all(length > 0 for length in _overlap(one, other)[1]):
                 yield one, other
+
+
+def overlapping(shards: Sequence[Shard]) -> bool:
+    """Whether an element lies in two of them."""
+    return sum(1 for _ in pairs(shards, shards)) != sum(1 for shard in shards if 0 not in shard.shape)
 
 
 def pieces(a: Shard, b: Shard, *, gap: int, longest: int) -> Iterator[Piece]:
