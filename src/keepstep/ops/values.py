@@ -10,6 +10,7 @@ from keepstep.ops.numbers import Numbers, Raw, decoder, differing
 # Elements that are worked on at once: their differences stay in a core's cache.
 _PART = 64 * 1024
 _ROW = 4096
+_ONES = np.ones(_ROW, np.float32)
 # Squares of float32 in this range neither overflow nor lose what counts beside the largest of them.
 _LEAST, _MOST = 1e-12, 1e15
 
@@ -91,7 +92,7 @@ class Summary:
 
     def _quickly(self, a: Numbers, b: Numbers) -> bool:
         """Take float32 numbers of which all are finite and none is extreme; False if they are others."""
-        norm = _squares(a)
+        norm = _products(a, a)
         if not _LEAST**2 < norm < _MOST**2:
             return False
         if a is not b:
@@ -101,8 +102,8 @@ class Summary:
             if not _LEAST < largest < _MOST:
                 return False
             self._max = max(self._max, largest)
-            self._sum += _total(apart)
-            self._squares += _squares(apart)
+            self._sum += _products(apart, _ONES)
+            self._squares += _products(apart, apart)
         self._norm += norm
         return True
 
@@ -123,17 +124,14 @@ class Summary:
             self._squares += float(np.square(apart).sum())
 
 
-def _squares(x: Numbers) -> float:
-    """The sum of squares, by rows that are too short for the threads of BLAS."""
-    whole = len(x) - len(x) % _ROW
-    rows, rest = x[:whole].reshape(-1, _ROW), x[whole:]
-    return float(np.vecdot(rows, rows).sum(dtype=np.float64)) + float(np.vecdot(rest, rest))
-
-
-def _total(x: Numbers) -> float:
+def _products(x: Numbers, y: Numbers) -> float:
+    """The sum of products. `y` is as long as `x`, or one row. No row is long enough for the threads of BLAS."""
     whole = len(x) - len(x) % _ROW
     rows = x[:whole].reshape(-1, _ROW)
-    return float(np.einsum("ij->i", rows).sum(dtype=np.float64)) + float(np.einsum("i->", x[whole:]))
+    found = float(np.vecdot(rows, y if y is _ONES else y[:whole].reshape(-1, _ROW)).sum(dtype=np.float64))
+    if whole < len(x):
+        found += float(np.vecdot(x[whole:], y[: len(x) - whole] if y is _ONES else y[whole:]))
+    return found
 
 
 def _finite(number: float) -> float | None:
