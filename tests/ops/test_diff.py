@@ -292,6 +292,7 @@ def header(file: Path, entries: Any, data: bytes = bytes(64), length: int | None
         {"w": {"dtype": "F32", "shape": [True], "data_offsets": [0, 4]}},
         {"w": {"dtype": ["F32"], "shape": [4], "data_offsets": [0, 16]}},
         {"w": {"dtype": "F32", "shape": "4", "data_offsets": "ab"}},
+        {"w": {"dtype": "float32", "shape": [4], "data_offsets": [0, 3]}},
     ],
 )
 def test_a_header_that_lies(tmp_path: Path, entries: Any) -> None:
@@ -316,6 +317,9 @@ def test_a_dtype_of_later_days_is_compared_by_its_bytes(tmp_path: Path) -> None:
     assert compared(a, a, values=True).same
     (one,) = compared(a, b, values=True).different
     assert (one.kind.dtype, one.values) == ("F4", None)
+    entries["w"]["data_offsets"] = [0, 5]
+    c = header(tmp_path / "c.safetensors", entries)
+    assert [k.key for k in compared(a, c).changed] == ["model.w"]
 
 
 @pytest.mark.parametrize("name", ["../m.safetensors", "/etc/passwd", "", ".", 3, ["m"]])

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 Raw = npt.NDArray[np.uint8]
 Numbers = npt.NDArray[Any]
+_BITS = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
 
 def decoder(dtype: str) -> Callable[[Raw], Numbers] | None:
@@ -21,14 +22,16 @@ def decoder(dtype: str) -> Callable[[Raw], Numbers] | None:
 
 def differing(a: Raw, b: Raw, element: int) -> int:
     """How many elements are not the same bits."""
-    if element <= 8:
-        return int(np.count_nonzero(a.view(f"u{element}") != b.view(f"u{element}")))
+    bits = _BITS.get(element)
+    if bits is not None:
+        return int(np.count_nonzero(a.view(bits) != b.view(bits)))
     unequal = a.view(np.uint64) != b.view(np.uint64)
     return int(np.count_nonzero(unequal.reshape(-1, element // 8).any(axis=1)))
 
 
 def _as_is(name: str) -> Callable[[Raw], Numbers]:
-    return lambda raw: raw.view(name)
+    dtype = np.dtype(name)
+    return lambda raw: raw.view(dtype)
 
 
 def _cast(name: str, to: str) -> Callable[[Raw], Numbers]:

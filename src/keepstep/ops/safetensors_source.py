@@ -159,6 +159,8 @@ def _item(key: str, fields: Any, file: int, begin: int, room: int) -> Item:
     if not first <= last <= room:
         raise _HeaderError(f"is said to end at byte {last} of {room}")
     size, dtype = last - first, _DTYPES.get(name, name)
+    if name in ELEMENT_SIZES:
+        raise _HeaderError("has a dtype that is not of the format")
     if name not in _DTYPES:
         # A dtype of later days: it is compared byte by byte.
         return Item(Kind(key, dtype or "?", shape, size), 1, (Shard((0,), (size,), file, begin + first),))

@@ -92,18 +92,18 @@ class Summary:
 
     def _quickly(self, a: Numbers, b: Numbers) -> bool:
         """Take float32 numbers of which all are finite and none is extreme; False if they are others."""
-        norm = _products(a, a)
+        norm = _dot(a, a)
         if not _LEAST**2 < norm < _MOST**2:
             return False
         if a is not b:
             apart = np.subtract(a, b, out=self._space[: len(a)])
             np.abs(apart, out=apart)
-            largest = float(apart.max())
+            largest = float(np.maximum.reduce(apart))
             if not _LEAST < largest < _MOST:
                 return False
             self._max = max(self._max, largest)
-            self._sum += _products(apart, _ONES)
-            self._squares += _products(apart, apart)
+            self._sum += _dot(apart, _ONES)
+            self._squares += _dot(apart, apart)
         self._norm += norm
         return True
 
@@ -124,14 +124,13 @@ class Summary:
             self._squares += float(np.square(apart).sum())
 
 
-def _products(x: Numbers, y: Numbers) -> float:
-    """The sum of products. `y` is as long as `x`, or one row. No row is long enough for the threads of BLAS."""
+def _dot(x: Numbers, y: Numbers) -> float:
+    """The sum of products, by rows that are too short for the threads of BLAS; those are added in float64."""
     whole = len(x) - len(x) % _ROW
-    rows = x[:whole].reshape(-1, _ROW)
-    found = float(np.vecdot(rows, y if y is _ONES else y[:whole].reshape(-1, _ROW)).sum(dtype=np.float64))
-    if whole < len(x):
-        found += float(np.vecdot(x[whole:], y[: len(x) - whole] if y is _ONES else y[whole:]))
-    return found
+    rows, rest = x[:whole].reshape(-1, _ROW), x[whole:]
+    if y is _ONES:
+        return sum(np.vecdot(rows, y).tolist(), float(np.vecdot(rest, y[: len(rest)])))
+    return sum(np.vecdot(rows, y[:whole].reshape(-1, _ROW)).tolist(), float(np.vecdot(rest, y[whole:])))
 
 
 def _finite(number: float) -> float | None:

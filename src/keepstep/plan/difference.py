@@ -115,7 +115,9 @@ def match(a: Mapping[str, Kind], b: Mapping[str, Kind]) -> Matched:
         other = b.get(key)
         if other is None:
             continue
-        if (kind.dtype, kind.shape) == (other.dtype, other.shape):
+        # Of a value only the slot's size is known, which tells nothing of it.
+        same_size = kind.size == other.size or not kind.dtype
+        if same_size and (kind.dtype, kind.shape) == (other.dtype, other.shape):
             both.append(key)
         else:
             changed.append(Changed(key, kind, other))
