@@ -78,6 +78,9 @@ def test_when_it_was_saved_makes_no_difference(tmp_path: Path) -> None:
     assert "they are the same" in run(a, b, "--exit-code")
     c = craft(tmp_path / "c", 1, {"model.w": W}, record={"created_at": "2", "attempt": 2, "seed": 3})
     assert "the state is the same" in run(a, c, "--exit-code", code=1)
+    d = craft(tmp_path / "d", 1, {"model.w": W}, record={"seed": 1, "config": {"lr": 1}})
+    e = craft(tmp_path / "e", 1, {"model.w": W}, record={"seed": 1, "config": {"lr": 2}})
+    assert "the state is the same" in run(d, e, "--exit-code", code=1)
 
 
 def test_components(a: Path, b: Path) -> None:

@@ -19,9 +19,10 @@ from torch.distributed.fsdp import fully_shard
 import keepstep
 from keepstep.errors import CheckpointNotFoundError, ConfigError, DamagedCheckpointError, KeepstepError
 from keepstep.export.weights import export
-from keepstep.ops import compare
+from keepstep.ops import compare, data_reader
 from keepstep.ops.diff import Comparison, diff
 from keepstep.storage.digest import BLOCK_SIZE
+from tests.fuzz.test_hostile_files import sign
 from tests.rig import forks
 from tests.rig.crafted import craft, grid, whole
 
@@ -131,6 +132,11 @@ def test_one_byte_in_an_inner_block_or_at_an_edge(tmp_path: Path, at: int, shift
     b = craft(tmp_path / "b", 1, {**tensors, "model.1": changed}, shift=shift)
     found = compared(a, b)
     assert keys(found) == ["model.1"]
+    around = {"model.0": tensors["model.0"].copy(), "model.2": tensors["model.2"].copy()}
+    around["model.0"][-1], around["model.2"][0] = -1, -1
+    assert keys(compared(a, craft(tmp_path / "c", 1, {**tensors, **around}, shift=shift))) == ["model.0", "model.2"]
+    d = craft(tmp_path / "d", 1, {**around, "model.1": changed}, shift=shift)
+    assert len(keys(compared(a, d))) == 3
     values = compared(a, b, values=True).different[0].values
     assert values is not None
     assert (values.elements, values.differing, values.max_abs) == (50_001, 1, 1.0)
@@ -142,14 +148,71 @@ def test_digests_spare_reading(tmp_path: Path) -> None:
     other[1 << 19] += 1
     a, b = (craft(tmp_path / n, 1, {"model.w": w}) for n, w in (("a", numbers), ("b", other)))
     assert compared(a, b).bytes_read == 0
-    found = compared(a, b, values=True)
+    told: list[int] = []
+    found = compared(a, b, values=True, watch=lambda done, total: told.append(done))
     assert found.bytes_read == numbers.nbytes + BLOCK_SIZE, "of equal blocks one side is enough"
+    assert told[-1] == numbers.nbytes
     values = found.different[0].values
     assert values is not None
     assert values.relative == pytest.approx(1 / np.linalg.norm(numbers), rel=1e-5)
     c = craft(tmp_path / "c", 1, {"model.w": numbers}, shift=16)
     assert compared(a, c).same_state
     assert compared(a, c).bytes_read == 2 * numbers.nbytes
+
+
+def test_an_index_may_put_elements_anywhere(tmp_path: Path) -> None:
+    numbers = np.ones(50_000, np.float32)
+    a, b = (
+        craft(tmp_path / n, 1, {"model.w": numbers + np.float32(add)}, shift=3, align=1)
+        for n, add in (("a", 0), ("b", 2))
+    )
+    values = compared(a, b, values=True).different[0].values
+    assert values is not None
+    assert (values.differing, values.relative) == (50_000, 2.0)
+
+
+def test_what_lies_in_a_slot_behind_a_value_counts_unless_it_is_zero(tmp_path: Path) -> None:
+    def made(name: str, slot: bytes, large: bool = False) -> Path:
+        begin = 0xFFFFFFFF if large else len(slot)
+        end = bytes(76 * large) + struct.pack("<IHHHHIIH", 0x06054B50, 0, 0, 0, 0, 0, begin, 0)
+        array = np.frombuffer(slot + end, np.uint8)
+        return craft(tmp_path / name, 1, {"task.x": array}, dtypes={"task.x": ""})
+
+    a = made("a", b"value.")
+    for name, slot, large, same in (
+        ("b", b"value.\0\0", False, True),
+        ("c", b"value.\0\1", False, False),
+        ("d", b"value.\0", True, True),
+        ("e", b"value", False, False),
+    ):
+        b = made(name, slot, large)
+        assert compared(a, b).same_state is compared(b, a).same_state is same, name
+    broken = craft(tmp_path / "f", 1, {"task.x": np.arange(40, dtype=np.uint8)}, dtypes={"task.x": ""})
+    with pytest.raises(DamagedCheckpointError, match="no archive"):
+        compared(a, broken)
+
+
+def test_those_that_differ_most_come_first(tmp_path: Path) -> None:
+    tensors = {f"model.{n}": np.ones(9) for n in range(4)}
+    a = craft(tmp_path / "a", 1, tensors)
+    b = craft(tmp_path / "b", 1, {f"model.{n}": np.ones(9) * by for n, by in enumerate((1.1, 3, 1, 2))})
+    assert [d.kind.key for d in compared(a, b, values=True).different] == ["model.1", "model.3", "model.0"]
+
+
+def test_few_files_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(data_reader, "_MOST", 2)
+    tensors = {f"model.{n}": np.arange(600.0) + n for n in range(5)}
+    a = craft(tmp_path / "a", 1, tensors, cut=grid(30), ranks=30)
+    b = craft(tmp_path / "b", 1, tensors, cut=grid(20), ranks=20)
+    before, most = len(os.listdir("/proc/self/fd")), 0
+
+    def watch(done: int, total: int) -> None:
+        nonlocal most
+        most = max(most, len(os.listdir("/proc/self/fd")) - before)
+
+    assert compared(a, b, watch=watch).same_state
+    assert 0 < most <= 4
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 CUTS: dict[str, Callable[..., Any]] = {
@@ -285,6 +348,7 @@ def header(file: Path, entries: Any, data: bytes = bytes(64), length: int | None
         {"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 15]}},
         {"w": {"dtype": "F32", "shape": [4], "data_offsets": [0, 1600]}},
         {"w": {"dtype": "F32", "shape": [4], "data_offsets": [-16, 0]}},
+        {"w": {"dtype": "F32", "shape": [400], "data_offsets": [0, 1600]}},
         {"w": {"dtype": "F32", "shape": [1 << 40], "data_offsets": [0, 16]}},
         b'{"w": {"dtype": "F32", "shape": [1' + b"0" * 4000 + b'], "data_offsets": [0, 16]}}',
         {"w": {"dtype": "F32", "shape": [1 << 62] * 1000, "data_offsets": [0, 16]}},
@@ -362,6 +426,9 @@ def test_an_index_that_is_not_the_manifest_s_is_not_believed(tmp_path: Path) -> 
     b = craft(tmp_path / "b", 1, {"model.w": np.ones(40_000)})
     (b / "__0.index").write_bytes((a / "__0.index").read_bytes())
     with pytest.raises(DamagedCheckpointError, match=r"__0\.index: its content has changed; see keepstep verify"):
+        compared(a, b)
+    sign(b)
+    with pytest.raises(DamagedCheckpointError, match=r"what it says of __0_0\.distcp is not what the manifest says"):
         compared(a, b)
 
 

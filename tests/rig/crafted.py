@@ -46,6 +46,7 @@ def craft(
     cut: Cut = whole,
     ranks: int = 1,
     shift: int = 0,
+    align: int = 16,
     record: Mapping[str, Any] | None = None,
 ) -> Path:
     """Commit a `save-<step>`.
@@ -54,10 +55,12 @@ def craft(
         run: the run's folder.
         step: which.
         tensors: by key.
-        dtypes: torch's name of a dtype that NumPy does not have; the array has its bits.
+        dtypes: torch's name of a dtype that NumPy does not have; the array has its bits. Empty for a value, of which
+            the array has the archive, its begin left out.
         cut: which shards a tensor has; they go to the ranks by turns.
         ranks: how many files.
         shift: bytes in front of the first shard of each file.
+        align: shards begin at multiples of this.
         record: run.json.
     """
     folder = run / layout.checkpoint_name(step)
@@ -69,7 +72,7 @@ def craft(
         for at, shape in cut(key, array):
             file, rank = data[turn % ranks], turn % ranks
             turn += 1
-            file += bytes(-len(file) % 16)
+            file += bytes(-len(file) % align)
             box = tuple(slice(a, a + n) for a, n in zip(at, shape, strict=True))
             payload = np.ascontiguousarray(array[box]).tobytes()
             dtype = (dtypes or {}).get(key, str(array.dtype))

@@ -134,8 +134,6 @@ class Comparer:
 
     def _same_value(self, x: Shard, y: Shard) -> bool:
         """Values lie in slots that are longer than they are: behind the shorter one's bytes only zeros may follow."""
-        if x.shape == y.shape and self._judge(x, y, x.shape[0]).equal:
-            return True
         size_a, size_b = self._payload(self._read_a, x), self._payload(self._read_b, y)
         common = min(size_a, size_b)
         if not all(_equal(one, other) for one, other in self._straight(x, y, 0, common)):
