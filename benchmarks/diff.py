@@ -19,6 +19,7 @@ import torch
 import keepstep
 from benchmarks.checkpoint import Weights
 from benchmarks.measure import Row, machine
+from keepstep.ops.diff import diff as compare
 
 _PIECE = 1 << 20
 _RUNS = 3
@@ -67,6 +68,7 @@ def main() -> None:
             "floor: raw read of both, one thread": lambda: raw_read(folders),
             "keepstep diff": diff,
             "keepstep diff --values": lambda: diff("--values"),
+            "the same inside of a process": lambda: compare(*map(str, folders), values=True),
         }
         raw_read(folders)
         rows = [Row(name, [], 2 * options.gib if name != "keepstep diff" else 0) for name in works]
@@ -77,9 +79,13 @@ def main() -> None:
                 row.seconds.append(time.perf_counter() - start)
     for row in rows:
         print(row.line())
-    raw, digests, values = rows
-    ratios = {"diff_seconds": digests.median, "values_vs_raw_read": values.median / raw.median}
-    print("\n" + "\n".join(f"{name:24s} {value:.2f}" for name, value in ratios.items()))
+    raw, digests, command, values = rows
+    ratios = {
+        "diff_seconds": digests.median,
+        "values_command_vs_raw_read": command.median / raw.median,
+        "values_vs_raw_read": values.median / raw.median,
+    }
+    print("\n" + "\n".join(f"{name:28s} {value:.2f}" for name, value in ratios.items()))
     if options.json:
         options.json.write_text(json.dumps({"machine": machine(), "ratios": ratios}, indent=1) + "\n")
 
