@@ -59,6 +59,7 @@ bench: setup
 	$(BIN)/python -m benchmarks.checkpoint --gib 1.5
 	$(BIN)/python -m benchmarks.planning
 	$(BIN)/python -m benchmarks.listing
+	$(BIN)/python -m benchmarks.diff
 	$(BIN)/python -m benchmarks.data
 	$(BIN)/python -m benchmarks.fingerprint
 

@@ -22,6 +22,8 @@ from keepstep.dcp.pickles import pickle_trees, unpickle_tree
 from keepstep.dcp.reader import fill, read_trees
 from keepstep.dcp.source import DamageFoundError, open_source
 from keepstep.errors import DamagedCheckpointError, StateMismatchError, UnsupportedStateError
+from keepstep.export.weights import export
+from keepstep.ops.diff import diff
 from keepstep.ops.show import show
 from keepstep.ops.verify import verify
 from keepstep.plan.manifest import FileRecord, ManifestError, from_text, to_text
@@ -89,6 +91,7 @@ def all_targets(folder: Path) -> list[Target]:
     metadata = [files[".metadata"], foreign[".metadata"]]
     record = folder / "record"
     record.mkdir()
+    whole = _whole_checkpoint(folder, files)
     return [
         Target("manifest.json", _manifest, (ManifestError,), [files["manifest.json"]], (any_bytes, _signed)),
         Target(
@@ -112,7 +115,9 @@ def all_targets(folder: Path) -> list[Target]:
             "tree", unpickle_tree, (pickle.UnpicklingError,), trees, (any_bytes, any_pickle), crafted=hostile_pickles()
         ),
         Target("archive", _archive, (pickle.UnpicklingError,), archives, (any_bytes, _any_archive)),
-        _whole_checkpoint(folder, files),
+        whole,
+        replace(whole, name="diff", read=lambda data: _compared(folder / "whole" / "save-5", checkpoint)),
+        _export(folder, checkpoint),
         _whole_foreign(folder, foreign),
     ]
 
@@ -229,6 +234,32 @@ def _whole_checkpoint(folder: Path, files: dict[str, bytes]) -> Target:
         (mutated,),
         prepare=prepare,
         crafted=[b"m" + data for data in hostile_pickles()],
+    )
+
+
+def _compared(one: Path, other: Path) -> None:
+    """As `keepstep diff` does it, both ways."""
+    for a, b in ((one, other), (other, one)):
+        json.dumps(diff(str(a), str(b), values=True).facts())
+
+
+def _export(folder: Path, checkpoint: Path) -> Target:
+    """The weights as a safetensors file, compared with where they came from."""
+    export(checkpoint, folder / "export")
+    place = folder / "export" / "model.safetensors"
+
+    def any_header(rng: random.Random, data: bytes) -> bytes:
+        end = 8 + int.from_bytes(data[:8], "little")
+        header = any_json(rng, data[8:end])
+        return len(header).to_bytes(8, "little") + header + data[end:]
+
+    return Target(
+        "safetensors",
+        lambda data: _compared(place, checkpoint),
+        (DamagedCheckpointError,),
+        [place.read_bytes()],
+        (any_bytes, any_header),
+        prepare=place.write_bytes,
     )
 
 

@@ -27,6 +27,8 @@ COUNTS = {
     "tree": 20_000,
     "archive": 15_000,
     "checkpoint": 4_000,
+    "diff": 4_000,
+    "safetensors": 10_000,
     "foreign DCP": 4_000,
 }
 # What all inputs together may make the process grow, in MiB.
@@ -58,7 +60,9 @@ def _feed(target: Target, count: int, seed: int, watch: Watch, at: Callable[[str
             data = inputs[number]
         else:
             data = pick(random.Random(f"{seed} {target.name} {number}"), target.seeds, target.mutations)
-            if target.name in ("checkpoint", "foreign DCP") and data[:1] not in {one[:1] for one in target.seeds}:
+            if target.name in ("checkpoint", "diff", "foreign DCP") and data[:1] not in {
+                one[:1] for one in target.seeds
+            }:
                 data = target.seeds[0][:1] + data
         target.prepare(data)
         try:

@@ -71,7 +71,13 @@ def sign(save: Path) -> None:
 def use(save: Path) -> list[str]:
     """Everything that reads a checkpoint. Returns what the commands printed."""
     outputs = []
-    for words in (["ls", str(save.parent)], ["show", str(save)], ["verify", str(save)], ["verify", str(save.parent)]):
+    for words in (
+        ["ls", str(save.parent)],
+        ["show", str(save)],
+        ["verify", str(save)],
+        ["verify", str(save.parent)],
+        ["diff", str(save), str(save)],
+    ):
         result = CliRunner().invoke(app, words)
         assert result.exception is None or isinstance(result.exception, KeepstepError | SystemExit), result.exception
         outputs.append(result.output)
@@ -116,7 +122,7 @@ def test_no_file_leads_elsewhere_or_never_ends(save: Path, tmp_path: Path, name:
         case _:
             file.unlink()
             file.mkdir()
-    for words in (["ls", str(save.parent)], ["show", str(save)], ["verify", str(save)]):
+    for words in (["ls", str(save.parent)], ["show", str(save)], ["verify", str(save)], ["diff", str(save), str(save)]):
         result = CliRunner().invoke(app, words)
         assert result.exception is None or isinstance(result.exception, KeepstepError | SystemExit), result.exception
     with pytest.raises(KeepstepError), checkpointer(tmp_path, nn.Linear(20, 20)) as saver:
