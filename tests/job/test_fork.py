@@ -92,7 +92,7 @@ def test_a_start_that_dies_while_it_begins_the_line_is_made_up_for(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start(tmp_path)
-    for place in ("note_forks", "_link", "publish", "_copy_history", "note_origin"):
+    for place in ("note_fork", "_link", "publish", "_copy_history", "note_origin"):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(f"keepstep.checkpoint.fork.{place}", lambda *arguments: os._exit(9))
             assert [end.status for end in forks.run(lambda: start(tmp_path, back=8))] == [9]

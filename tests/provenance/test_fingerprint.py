@@ -1,18 +1,22 @@
 """A data set is told from others by what it holds: every change is seen, and nothing that is none."""
 
+import array as array_module
 import json
 import os
 import random
+import re
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import datasets
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pytest
 import torch
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
@@ -158,6 +162,158 @@ def test_an_object_that_holds_itself_is_no_trap() -> None:
     assert of(rows) != of(other)
 
 
+class ListWithName(list):  # type: ignore[type-arg]
+    def __init__(self, rows: Any, name: str = "x") -> None:
+        super().__init__(rows)
+        self.name = name
+
+
+class Mangled:
+    __slots__ = ("__rows",)
+
+    def __init__(self, rows: Any) -> None:
+        self.__rows = rows
+
+    def __len__(self) -> int:
+        return len(self.__rows)
+
+
+class Lazy(Mapping[int, Any]):
+    """A mapping that makes its samples."""
+
+    def __init__(self, rows: Any) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __iter__(self) -> Any:
+        raise AssertionError("it was iterated")
+
+    def __getitem__(self, index: int) -> Any:
+        raise AssertionError("a sample was taken")
+
+
+class Failing:
+    def __init__(self) -> None:
+        self.rows = [1]
+
+    @property
+    def fingerprint(self) -> str:
+        raise RuntimeError("no connection")
+
+
+def arrow(values: list[Any], kind: Any = None) -> Any:
+    return pa.table({"column": pa.array(values, kind)})
+
+
+DIFFERENT: dict[str, tuple[Any, Any]] = {
+    "dtype of an array in a list": ([np.zeros(4, np.int32)], [np.zeros(4, np.float32)]),
+    "shape of an array in a list": ([np.arange(6).reshape(2, 3)], [np.arange(6).reshape(3, 2)]),
+    "objects in an array in a list": ([np.array(["a", "b"], object)], [np.array(["a", "c"], object)]),
+    "the mask of an array": (np.ma.array([1, 2], mask=[True, False]), np.ma.array([1, 2], mask=[False, True])),
+    "a list with a name": (ListWithName([1, 2]), ListWithName([2, 1])),
+    "the name of a list with a name": (ListWithName([1], "a"), ListWithName([1], "b")),
+    "a private slot": (Mangled([1, 2]), Mangled([2, 1])),
+    "an argument of a partial": (partial(int, "1"), partial(int, "2")),
+    "a pattern": (re.compile("a"), re.compile("b")),
+    "a dtype": (torch.float32, torch.float64),
+    "a compact array": (array_module.array("i", [1, 2]), array_module.array("i", [2, 1])),
+    "a strided view": (memoryview(b"abcd")[::2], memoryview(b"abed")[::2]),
+    "a conjugate tensor": (torch.tensor([1 + 1j]).conj(), torch.tensor([1 - 2j]).conj()),
+    "an index": (pd.Index([1, 2]), pd.Index([2, 1])),
+    "a dictionary column": (arrow(["a", "b", "a"]).column(0).dictionary_encode(),
+                            arrow(["a", "c", "a"]).column(0).dictionary_encode()),
+    "a list column": (arrow([[1], [2, 3]]), arrow([[1, 2], [3]])),
+    "a struct column": (arrow([{"a": 1, "b": "x"}]), arrow([{"a": 1, "b": "y"}])),
+    "a column of times": (arrow([1, 2], pa.timestamp("s")), arrow([1, 3], pa.timestamp("s"))),
+    "a missing value": (arrow([1, None]), arrow([1, 0])),
+    "a missing text": (arrow(["a", None]), arrow(["a", ""])),
+    "a column of bytes": (arrow([b"a", b"bc"]), arrow([b"ab", b"c"])),
+    "yes and no": (arrow([True, False]), arrow([False, True])),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DIFFERENT)
+def test_values_of_every_kind_are_told_apart(kind: str) -> None:
+    first, second = DIFFERENT[kind]
+    assert of(Rows([first])) != of(Rows([second]))
+    assert of(Rows([1], held=first)) != of(Rows([1], held=second))
+    assert of(Rows([first])) == of(Rows([first]))
+
+
+def test_objects_in_arrays_are_told_by_value_and_not_by_address() -> None:
+    def rows() -> Rows:
+        return Rows([np.array([f"{'long'} text {number}" for number in range(3)], object)])
+
+    kept = rows()
+    assert of(kept) == of(rows())
+
+
+def test_arrow_columns_are_the_same_however_they_are_cut(tmp_path: Path) -> None:
+    values = [None if number % 7 == 0 else f"row {number}" for number in range(1000)]
+    for column in (values, [{"a": v, "b": [1, 2]} for v in values], [v and [v, v] for v in values]):
+        whole = arrow(column)
+        cut = pa.concat_tables([whole.slice(0, 123), whole.slice(123)])
+        assert of(Rows(cut)) == of(Rows(whole))
+    rows = table(list(range(25000)))
+    rows.save_to_disk(tmp_path / "d")
+    assert of(datasets.load_from_disk(tmp_path / "d")) == of(rows)
+
+
+def test_one_thing_that_cannot_be_told_does_not_hide_the_rest() -> None:
+    found = [fingerprint(Rows(rows, handle=iter(rows)), FileDigests()) for rows in ([1, 2], [2, 1])]
+    assert found[0].value != found[1].value
+    assert found[0].parts["handle"] == UNKNOWN
+    assert "handle" in found[0].reason
+
+
+def test_inert_things_hide_nothing_and_say_nothing() -> None:
+    def rows(values: list[int]) -> Rows:
+        return Rows(values, dtype=torch.float32, device=torch.device("cpu"), stream=sys.stdout, sentinel=object())
+
+    assert of(rows([1, 2])) != of(rows([2, 1]))
+    assert of(rows([1, 2])) == of(rows([1, 2]))
+
+
+def test_what_is_held_at_a_class_counts_and_a_data_set_that_holds_nothing_is_unknown() -> None:
+    def made(values: list[int]) -> Any:
+        return type("AtClass", (), {"rows": values, "__len__": lambda self: 2})()
+
+    assert of(made([1, 2])) != of(made([2, 1]))
+    assert fingerprint(type("Empty", (), {"__len__": lambda self: 2})(), FileDigests()).value == UNKNOWN
+
+
+def test_a_lazy_mapping_is_not_asked_for_its_samples() -> None:
+    assert of(Subset(Lazy([1, 2]), [0])) != of(Subset(Lazy([2, 1]), [0]))
+
+
+def test_where_a_job_runs_and_what_it_may_read_are_no_data() -> None:
+    first = Rows([1], world_size=2, rank=0, hf_token="old", log=Path("/home/alice/.cache/x"))
+    second = Rows([1], world_size=1, rank=0, hf_token="new", log=Path("/home/bob/.cache/y"))
+    assert of(first) == of(second)
+
+
+def test_what_several_rows_share_is_read_once_and_rows_still_differ() -> None:
+    vocabulary = {str(number): number for number in range(5000)}
+    rows = [Rows([number], vocabulary=vocabulary) for number in range(300)]
+    swapped = [rows[1], rows[0], *rows[2:]]
+    assert of(Rows(rows)) != of(Rows(swapped))
+
+
+def test_a_declaration_that_fails_says_so() -> None:
+    with pytest.raises(ConfigError, match="no connection"):
+        fingerprint(Failing(), FileDigests())
+
+
+def test_a_declaration_counts_inside_of_others_too() -> None:
+    def declared(name: str) -> Any:
+        return Subset(Rows([1], fingerprint=name, started=object(), time=np.random.rand()), [0])
+
+    assert of(declared("v1")) == of(declared("v1"))
+    assert of(declared("v1")) != of(declared("v2"))
+
+
 class TestFiles:
     def files(self, folder: Path, content: list[bytes]) -> list[Path]:
         folder.mkdir(parents=True)
@@ -176,6 +332,15 @@ class TestFiles:
                 return Rows(paths)
             case "pairs":
                 return Rows([(str(path), 1) for path in paths], root=str(paths[0].parent))
+            case "rows":
+                return Rows([{"image": str(path), "label": 1} for path in paths])
+            case "by split":
+                return Rows([], files={"train": str(paths[0]), "test": [str(paths[1])]})
+            case "relative":
+                return Rows([path.name for path in paths], root=str(paths[0].parent))
+            case "hugging face":
+                columns = {"image": [{"bytes": None, "path": str(path)} for path in paths], "label": [1, 2]}
+                return datasets.Dataset.from_dict(columns)
             case "attribute":
                 return Rows([], first=str(paths[0]), second=paths[1])
             case "mapped":
@@ -184,7 +349,11 @@ class TestFiles:
                 return Rows([path.open("rb") for path in paths])
         raise AssertionError(kind)
 
-    @pytest.mark.parametrize("kind", ["declared", "texts", "paths", "pairs", "attribute", "mapped", "open"])
+    @pytest.mark.parametrize(
+        "kind",
+        ["declared", "texts", "paths", "pairs", "rows", "by split", "relative", "hugging face", "attribute", "mapped",
+         "open"],
+    )  # fmt: skip
     @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning", "ignore::ResourceWarning")
     def test_content_counts_and_not_the_place(self, tmp_path: Path, kind: str) -> None:
         paths = self.files(tmp_path / "alice" / "data", [b"a" * 100, b"b" * 100])
@@ -195,6 +364,23 @@ class TestFiles:
         assert of(self.samples(kind, edited)) != before
         swapped = self.files(tmp_path / "alice" / "swapped", [b"b" * 100, b"a" * 100])
         assert of(self.samples(kind, swapped)) != before
+
+    def test_a_folder_may_be_made_later_and_lie_elsewhere(self, tmp_path: Path) -> None:
+        def rows(name: str) -> Rows:
+            folders = [str(tmp_path / name / "a"), str(tmp_path / name / "b")]
+            return Rows([1], cache_dir=str(tmp_path / name / "cache"), roots=folders)
+
+        before = of(rows("x"))
+        (tmp_path / "x" / "cache").mkdir(parents=True)
+        (tmp_path / "y" / "a").mkdir(parents=True)
+        assert of(rows("x")) == before
+
+    def test_a_log_that_is_written_to_is_no_data(self, tmp_path: Path) -> None:
+        with (tmp_path / "log").open("w") as log:
+            before = of(Rows([1], log=log))
+            log.write("more")
+            log.flush()
+            assert of(Rows([1], log=log)) == before
 
     def test_a_folder_alone_says_nothing_about_what_is_read(self, tmp_path: Path) -> None:
         class Folder:

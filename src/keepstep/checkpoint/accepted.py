@@ -19,7 +19,7 @@ def read_accepted(folder: Path) -> list[Accepted]:
     try:
         entries = json.loads(read_plain(_path(folder), _LONGEST))
         return [Accepted(str(one["field"]), str(one["saved"]), str(one["now"])) for one in entries]
-    except (FileNotFoundError, NotPlainError, ValueError, TypeError, KeyError):
+    except (FileNotFoundError, NotPlainError, ValueError, TypeError, KeyError, RecursionError):
         return []
 
 

@@ -126,6 +126,8 @@ class Checkpointer:
         # Nothing is written, not even a lock, before it is known that this is a start.
         decision = look(self.folder, self._world, step)
         refuse(self.folder, decision)
+        # Now, and not at the first save: by then data sets have opened files and filled caches, and code was committed.
+        self._identity.record()
         if decision.candidates:
             self._guard(decision.candidates[0])
         trace_this_process(self._world.rank)

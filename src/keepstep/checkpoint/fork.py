@@ -1,6 +1,5 @@
 """Goes back to an earlier checkpoint without touching later ones: a line of its own, in a folder beside the run's."""
 
-import errno
 import json
 import logging
 import os
@@ -17,13 +16,12 @@ from keepstep.plan import layout
 from keepstep.plan.fork import Fork, choose_fork
 from keepstep.storage.exit_note import read_exit
 from keepstep.storage.ledger import ledger_folder
-from keepstep.storage.lineage import Origin, note_forks, note_origin, read_forks, read_origin
-from keepstep.storage.local import make_folders, publish, remove_tree, replace_text, sync_folder
+from keepstep.storage.lineage import FORKS, Origin, note_fork, note_origin, read_forks, read_origin
+from keepstep.storage.local import NO_LINKS, make_folders, publish, remove_tree, replace_text, sync_folder
 
 logger = logging.getLogger("keepstep")
 
 _METRICS = "metrics.jsonl"
-_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
 
 @dataclass(frozen=True)
@@ -59,18 +57,23 @@ def find_line(parent: Path, step: int, world: World) -> Line:
     return found
 
 
-def announce_line(line: Line, world: World) -> None:
+def announce_line(line: Line, world: World) -> Line:
     """Note in the run's folder that the line is begun. Collective, and before the line's folder is made: an attempt
     that dies on the way is followed by one that goes on with the same name.
+
+    Returns:
+        The line; another one when its name was taken in the meantime.
 
     Raises:
         ResumeError: the note cannot be written.
     """
     with agreed(world, f"noting in {line.parent} that {line.fork.name} is begun", ResumeError):
-        if world.rank == 0:
-            known = read_forks(line.parent)
-            if line.fork not in known:
-                note_forks(line.parent, [*known, line.fork])
+        while world.rank == 0 and line.fork not in read_forks(line.parent):
+            try:
+                note_fork(line.parent, line.fork)
+            except FileExistsError:
+                line = _find(line.parent, line.fork.step)
+    return world.broadcast(line)
 
 
 def begin_line(line: Line, claim: FolderClaim, world: World) -> None:
@@ -89,9 +92,12 @@ def begin_line(line: Line, claim: FolderClaim, world: World) -> None:
 def _find(parent: Path, step: int) -> Line:
     known = read_forks(parent)
     beside = os.listdir(parent.parent) if parent.parent.is_dir() else []
+    noted = parent / layout.KEEPSTEP_FOLDER / FORKS
+    beside += [name.removesuffix(".json") for name in os.listdir(noted)] if noted.is_dir() else []
     finished = [f.name for f in known if read_exit(parent.parent / f.name).get("outcome") == "finished"]
     fork, is_new = choose_fork(parent.name, step, submission(), known, finished=finished, taken=beside)
-    return Line(parent, fork, not is_new and read_origin(parent.parent / fork.name) is not None)
+    origin = Origin(parent.name, step)
+    return Line(parent, fork, not is_new and read_origin(parent.parent / fork.name) == origin)
 
 
 def _begin(line: Line, claim: FolderClaim) -> None:
@@ -122,7 +128,7 @@ def _link(source: Path, target: Path) -> None:
     try:
         os.link(source, target)
     except OSError as error:
-        if error.errno not in _NO_LINKS:
+        if error.errno not in NO_LINKS:
             raise
         with source.open("rb") as file, target.open("xb") as copy:
             shutil.copyfileobj(file, copy, 8 * 1024 * 1024)

@@ -17,6 +17,7 @@ from keepstep.plan import layout
 from keepstep.plan.fresh import acts
 from keepstep.storage.exit_note import NAME as EXIT_NOTE
 from keepstep.storage.exit_note import read_exit
+from keepstep.storage.lineage import FORKS, ORIGIN
 from keepstep.storage.local import make_folders, replace_text, sync_folder
 from keepstep.storage.save_log import NAME as SAVE_LOG
 
@@ -27,7 +28,7 @@ _OF_SCHEDULERS = (SUBMISSION_VARIABLE, "SLURM_JOB_ID", "PBS_JOBID", "LSB_JOBID")
 _RECORD = "fresh.json"
 # What a run leaves in its folder beside checkpoints; all else there is somebody else's.
 _OWN = ("metrics.jsonl", "scores.jsonl", SAVE_LOG)
-_OWN_INSIDE = ("quarantine", "ledger", EXIT_NOTE, ACCEPTED)
+_OWN_INSIDE = ("quarantine", "ledger", EXIT_NOTE, ACCEPTED, FORKS, ORIGIN)
 
 
 def submission() -> str | None:

@@ -13,13 +13,13 @@ from keepstep.dist.world import World, host_name
 from keepstep.errors import GuardRefusedError, ResumeError, SaveError
 from keepstep.plan import layout
 from keepstep.plan.guard_text import is_quiet, refusal, sentence
-from keepstep.plan.guards import Accepted, GuardFinding, Wishes, judge, refused
+from keepstep.plan.guards import Accepted, GuardFinding, Wishes, check_wishes, judge, refused
 from keepstep.provenance.fingerprint import UNKNOWN, fingerprint
 from keepstep.provenance.record import SCHEMA_VERSION, RunFacts, collect
 from keepstep.provenance.tokenizer import is_tokenizer, tokenizer_digest
 from keepstep.state.job_state import JobState
 from keepstep.storage.content import FileDigests, cache_file
-from keepstep.storage.run_record import read_record
+from keepstep.storage.run_record import read_true_record
 
 logger = logging.getLogger("keepstep")
 
@@ -30,6 +30,9 @@ _INHERITED = ("base_model", "base_revision", "base_weights")
 
 class RunIdentity:
     """Collected once for an attempt. Methods are collective.
+
+    Raises:
+        ConfigError: something is to be accepted that is not compared.
 
     Args:
         folder: the run's folder.
@@ -54,6 +57,7 @@ class RunIdentity:
     ) -> None:
         self.folder, self._world = folder, world
         self._facts, self._state = facts, state
+        check_wishes(accept)
         self._policies, self._accept = config.guards, tuple(accept)
         self._record: dict[str, Any] | None = None
         self._judged: set[int] = set()
@@ -110,8 +114,8 @@ class RunIdentity:
         be held."""
         with agreed(self._world, f"noting in {self.folder} what was accepted", ResumeError):
             if self._world.rank == 0:
-                by_flag = [f for f in self._findings if f.why.startswith("--accept")]
-                note_accepted(self.folder, [Accepted(f.field, f.saved, f.now) for f in by_flag])
+                wanted = [f for f in self._findings if f.why.startswith(("--accept", "accepted before"))]
+                note_accepted(self.folder, [Accepted(f.field, f.saved, f.now) for f in wanted])
 
     def _complete(self) -> RunFacts:
         """The facts, with what can be told from the data loader and its data set."""
@@ -131,7 +135,7 @@ class RunIdentity:
         return judge(saved, self.record(), Wishes(self._policies, self._accept, before))
 
     def _saved(self, step: int) -> dict[str, Any]:
-        saved = read_record(self.folder / layout.checkpoint_name(step))
+        saved = read_true_record(self.folder / layout.checkpoint_name(step))
         if saved.get("schema") != SCHEMA_VERSION:
             saved.pop("base_weights", None)  # it was another digest then
         return saved

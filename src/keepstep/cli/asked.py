@@ -1,6 +1,5 @@
 """Options that `train`, `infer` and `can-resume` share: what is asked of a job beside its configuration."""
 
-import difflib
 import re
 from typing import TYPE_CHECKING, Annotated
 
@@ -38,17 +37,10 @@ def asked_for(
     *, fresh: bool = False, go_back: str | None = None, accept: list[str] | None = None, rehash: bool = False
 ) -> "Asked":
     """What the options ask for. Raises ConfigError for what cannot be meant."""
-    from keepstep.config.checkpointing import GUARDED_FIELDS
     from keepstep.job.asked import Asked
+    from keepstep.plan.guards import check_wishes
 
-    for wish in accept or []:
-        name = wish.partition("=")[0]
-        if name not in GUARDED_FIELDS and not name.startswith("config."):
-            near = difflib.get_close_matches(name, GUARDED_FIELDS, n=1)
-            hint = f"; did you mean {near[0]}?" if near else ""
-            raise ConfigError(
-                f"--accept {wish}: {name} is not compared{hint} Known: {', '.join(GUARDED_FIELDS)}, config.<path>"
-            )
+    check_wishes(accept or [])
     if fresh and go_back is not None:
         raise ConfigError("--fresh begins anew and --from goes back: give one of them")
     return Asked(fresh=fresh, from_step=_step(go_back), accept=tuple(accept or ()), rehash=rehash)

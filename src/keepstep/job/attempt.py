@@ -74,8 +74,14 @@ class Attempt:
         return None if line.is_begun else line
 
     def begin(self, line: Line) -> None:
-        """Begin a new line of the run. Collective. Raises as `claim`, and ResumeError where it cannot be begun."""
-        announce_line(line, self.world)
+        """Begin a new line of the run; `folder` is its folder then. Collective.
+
+        Raises:
+            RunInUseError: another job begins the same line.
+            ResumeError: it cannot be begun.
+        """
+        line = announce_line(line, self.world)
+        self.folder = line.folder
         self._claim = self._claim or claim_folder(self.folder, self.world)
         begin_line(line, self._claim, self.world)
 

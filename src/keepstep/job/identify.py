@@ -1,6 +1,7 @@
 """Identifies a job: its data, tokenizer, base weights and configuration, before anything of it is built or loaded."""
 
 import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -95,8 +96,9 @@ def _with_content(
 ) -> RunFacts:
     source = factory.source_checkpoint
     is_needed = not is_resumed or factory.checkpoint_only_trainable_parameters
-    if source is not None and (is_needed or Path(source).exists()):
-        with FileDigests(cache_file(), rehash=asked.rehash) as files:
+    if source is not None:
+        # Where the checkpoint holds all weights, an empty folder is as good as none.
+        with FileDigests(cache_file(), rehash=asked.rehash) as files, suppress(*(() if is_needed else (ConfigError,))):
             facts = replace(facts, base_weights=source_digest(source, files))
     tokenizer = getattr(task, "tokenizer", None)
     if is_tokenizer(tokenizer):

@@ -34,9 +34,11 @@ from keepstep.job.stop import leave_before
 from keepstep.job.tracker import JsonlTracker
 from keepstep.plan import layout
 from keepstep.plan.batching import Division
+from keepstep.plan.fork import suffix_of
 from keepstep.plan.resume import ResumeDecision, Start
 from keepstep.state.job_state import JobState
 from keepstep.storage.ledger import LedgerFile, rewind
+from keepstep.storage.lineage import read_origin
 
 logger = logging.getLogger("keepstep")
 
@@ -143,7 +145,8 @@ class TrainingJob:
         """Where the weights of this line go: the export of the run is not replaced by that of a line beside it."""
         if self.trainer.export_to is None:
             return None
-        return Path(self.trainer.export_to + folder.name.removeprefix(self.folder.name))
+        target = Path(self.trainer.export_to)
+        return target if read_origin(folder) is None else target.with_name(target.name + suffix_of(folder.name))
 
     def _export(self, checkpoint: Path, world: World) -> bool:
         """Export the last checkpoint if that is configured and not done. Returns whether it was made now."""

@@ -1,6 +1,6 @@
 """How checkpoints and lines of runs descend from each other."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -61,7 +61,17 @@ def lines_in(folder: Path) -> tuple[Line, ...]:
         return (_tree(folder.resolve().name, known, ()),)
     known = _known(folder)
     roots = [name for name, (origin, _) in known.items() if origin is None or origin.run not in known]
-    return tuple(_tree(name, known, ()) for name in roots)
+    lines = [_tree(name, known, ()) for name in roots]
+    # Notes that lead in a circle lead to no run: such lines are shown all the same.
+    while lost := sorted(known.keys() - {name for line in lines for name in _names(line)}):
+        lines.append(_tree(lost[0], known, ()))
+    return tuple(lines)
+
+
+def _names(line: Line) -> Iterator[str]:
+    yield line.name
+    for below in line.lines:
+        yield from _names(below)
 
 
 _Known = dict[str, tuple[Origin | None, tuple[int, ...]]]
@@ -77,6 +87,10 @@ def _known(folder: Path) -> _Known:
 
 def _tree(name: str, known: _Known, above: Sequence[str]) -> Line:
     origin, steps = known.get(name, (None, ()))
-    below = [other for other, (one, _) in known.items() if one is not None and one.run == name and other not in above]
+    below = [
+        other
+        for other, (one, _) in known.items()
+        if one is not None and one.run == name and other not in (*above, name)
+    ]
     own = tuple(step for step in steps if origin is None or step != origin.step)
     return Line(name, origin.text if origin else None, own, tuple(_tree(b, known, (*above, name)) for b in below))

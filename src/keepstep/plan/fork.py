@@ -1,5 +1,6 @@
 """Where a run that goes back to an earlier checkpoint goes on: a line of its own, begun once for each request."""
 
+import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
@@ -17,6 +18,12 @@ class Fork:
     name: str
     step: int
     submission: str | None = None
+
+
+def suffix_of(name: str) -> str:
+    """What the name of a line adds to that of its run: ".fork-1"; empty where it says nothing."""
+    found = re.search(r"(\.fork-[1-9][0-9]*)+$", name)
+    return found[0] if found else ""
 
 
 def choose_fork(

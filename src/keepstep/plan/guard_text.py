@@ -14,8 +14,8 @@ def refusal(checkpoint: str, findings: Sequence[GuardFinding]) -> str:
     """The message of a refused resume: what differs, what it would do, how to go on all the same."""
     bad = refused(findings)
     count = "1 difference stands" if len(bad) == 1 else f"{len(bad)} differences stand"
-    accept = " ".join(finding.to_accept for finding in bad)
-    notes = [f"{finding.field}: {finding.why}" for finding in bad if finding.why]
+    accept = _safe(" ".join(finding.to_accept for finding in bad))
+    notes = [f"{_safe(finding.field)}: {_safe(finding.why)}" for finding in bad if finding.why]
     return "\n".join(
         [
             f"{checkpoint} is not resumed: {count} against it. Nothing was loaded or written.",
@@ -32,12 +32,12 @@ def refusal(checkpoint: str, findings: Sequence[GuardFinding]) -> str:
 def sentence(finding: GuardFinding) -> str:
     """One difference that does not stand against a resume, for the log."""
     why = f" [{finding.why}]" if finding.why else ""
-    return f"{finding.field} was {brief(finding.saved)}, is {brief(finding.now)}: {finding.effect}{why}"
+    return f"{_safe(finding.field)} was {brief(finding.saved)}, is {brief(finding.now)}: {_safe(finding.effect)}{why}"
 
 
 def table(findings: Sequence[GuardFinding]) -> str:
     """All differences, a line each."""
-    rows = [(f.field, brief(f.saved), brief(f.now), f.policy.value, f.effect) for f in findings]
+    rows = [(_safe(f.field), brief(f.saved), brief(f.now), f.policy.value, _safe(f.effect)) for f in findings]
     widths = [max(len(row[column]) for row in [_HEADER, *rows]) for column in range(len(_HEADER))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
@@ -47,10 +47,14 @@ def table(findings: Sequence[GuardFinding]) -> str:
 
 def brief(text: str) -> str:
     """A value as it is shown: digests by their begin, nothing that a terminal would act on."""
-    safe = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+    safe = _safe(text)
     if _HEX.fullmatch(safe):
         return f"{safe[:12]}…"
     return safe if len(safe) <= _LONGEST else f"{safe[: _LONGEST - 1]}…"
+
+
+def _safe(text: str) -> str:
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def is_quiet(finding: GuardFinding) -> bool:

@@ -1,5 +1,6 @@
 """Compares what a run was begun with and what it would go on with, and says what is to be done about differences."""
 
+import difflib
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,6 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
+from keepstep.errors import ConfigError
 from keepstep.plan.config_rules import DECIDED_ELSEWHERE, rule_of
 
 UNKNOWN = "unknown"
@@ -116,7 +118,7 @@ def judge(saved: Mapping[str, Any], now: Mapping[str, Any], wishes: Wishes = Wis
         The differences, refused ones first.
     """
     findings = [
-        _decided(name, saved[name], now[name], _rule(name, saved, now), wishes)
+        _decided(name, _value(name, saved, now), _value(name, now, saved), _rule(name, saved, now), wishes)
         for name in RULES
         if name in saved and name in now and _differs(name, saved, now)
     ]
@@ -127,6 +129,16 @@ def judge(saved: Mapping[str, Any], now: Mapping[str, Any], wishes: Wishes = Wis
     ]
     order = list(Policy)
     return tuple(sorted(findings, key=lambda finding: order.index(finding.policy)))
+
+
+def check_wishes(accept: Iterable[str]) -> None:
+    """Whether these can be accepted: `field=value` or `field`. Raises ConfigError for a field that is not compared."""
+    for wish in accept:
+        name = wish.partition("=")[0]
+        if name not in RULES and not name.startswith(CONFIG):
+            near = difflib.get_close_matches(name, RULES, n=1)
+            hint = f"; did you mean {near[0]}?" if near else "."
+            raise ConfigError(f"accept {wish}: {name} is not compared{hint} Known: {', '.join(RULES)}, config.<path>")
 
 
 def refused(findings: Iterable[GuardFinding]) -> tuple[GuardFinding, ...]:
@@ -162,12 +174,23 @@ def _differs(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> boo
     return bool(before != after)
 
 
+def _value(name: str, record: Mapping[str, Any], other: Mapping[str, Any]) -> Any:
+    """What is shown of a field, and accepted: of a world of the same size, how its ranks are laid out."""
+    if name != "world_size" or record[name] != other[name]:
+        return record[name]
+    mesh = record.get("mesh")
+    axes = [f"{axis}={size}" for axis, size in mesh.items()] if isinstance(mesh, Mapping) else []
+    return f"{shown(record[name])}: {', '.join(axes) or 'not laid out'}"
+
+
 def _rule(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> Rule:
     rule = RULES[name]
     if name == "world_size":
         return _world_rule(saved, now)
     if UNKNOWN in (saved[name], now[name]) or (name == "git_commit" and None in (saved[name], now[name])):
         return Rule(Policy.WARN, "cannot be compared: one of both is not known")
+    if name == "dataset_sha256" and saved.get("fingerprint_rules") != now.get("fingerprint_rules"):
+        return Rule(Policy.WARN, "cannot be compared: another version of keepstep has digested it by other rules")
     if name == "dataset_sha256" and (parts := changed_parts(saved, now)):
         return Rule(rule.policy, f"{rule.effect} (changed: {', '.join(parts[:5])})")
     if name == "global_batch_size" and now.get("is_one_pass"):
@@ -193,8 +216,6 @@ def _world_rule(saved: Mapping[str, Any], now: Mapping[str, Any]) -> Rule:
 
 def _decided(name: str, saved: Any, now: Any, rule: Rule, wishes: Wishes) -> GuardFinding:
     before, after = shown(saved), shown(now)
-    if name == "world_size":
-        before, after = str(saved), str(now)
     policy, why = rule.policy, ""
     if name in wishes.policies:
         policy, why = Policy(wishes.policies[name]), "set in checkpointing.guards"

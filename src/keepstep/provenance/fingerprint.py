@@ -6,14 +6,23 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+import torch
+
 from keepstep.errors import ConfigError
-from keepstep.provenance.walk import NotTellableError, Walk, attributes_of
+from keepstep.provenance.attributes import attributes_of, package_of
+from keepstep.provenance.secrets import masked_text
+from keepstep.provenance.walk import NotTellableError, Walk, declaration, folders_in
 from keepstep.storage.content import FileDigests
 
 UNKNOWN = "unknown"
 _DECLARED = "declared:"
 _MAX_PARTS = 50
 _WHOLE = "content"
+_KNOWN = frozenset({"builtins", "collections", "numpy", "datasets", "pandas", "pyarrow", "polars"})
+_CONTAINERS = (list, tuple, dict, np.ndarray, torch.Tensor)
+# Raised when the rules change: digests of other rules are not compared.
+RULES = 1
 
 
 @dataclass(frozen=True)
@@ -23,7 +32,7 @@ class Fingerprint:
     Attributes:
         value: SHA-256 (hex) over the digests of its parts, "declared:<text>", or "unknown".
         parts: digests (16 hex digits) of what it holds, by name, so that it can be told what has changed.
-        reason: why it is unknown.
+        reason: why it, or a part of it, is unknown.
     """
 
     value: str
@@ -43,27 +52,26 @@ def fingerprint(dataset: Any, files: FileDigests) -> Fingerprint:
         files: digests of files.
 
     Raises:
-        ConfigError: `fingerprint` or `data_files` is not what it should be.
+        ConfigError: `fingerprint` or `data_files` is not what it should be, or fails.
         OSError: a file of the data set cannot be read.
     """
-    declared = _declaration(dataset, "fingerprint")
+    declared = _declared(dataset, "fingerprint")
     if declared is not None:
         if not isinstance(declared, str) or not declared:
             raise ConfigError(f"fingerprint of the data set: must be a text, not a {type(declared).__name__}")
-        return Fingerprint(_DECLARED + declared)
-    named = _declaration(dataset, "data_files")
+        return Fingerprint(_DECLARED + masked_text(declared))
+    named = _declared(dataset, "data_files")
     if named is not None:
         return _of_files(named, files)
+    return _of_content(dataset, files)
+
+
+def _declared(dataset: Any, name: str) -> Any:
     try:
-        return _of_content(dataset, files)
-    except NotTellableError as error:
-        return Fingerprint(UNKNOWN, reason=str(error))
-
-
-def _declaration(dataset: Any, name: str) -> Any:
-    # Hugging Face's own `_fingerprint` changes with the code of a transformation, and between processes at times.
-    found = getattr(dataset, name, None)
-    return found() if callable(found) else found
+        return declaration(dataset, name)
+    # It is a user's code: whatever it raises means the same here, and the cause is kept.
+    except Exception as error:
+        raise ConfigError(f"{name} of the data set failed: {type(error).__name__}: {error}") from error
 
 
 def _of_files(named: Any, files: FileDigests) -> Fingerprint:
@@ -72,34 +80,43 @@ def _of_files(named: Any, files: FileDigests) -> Fingerprint:
         raise ConfigError("data_files of the data set: must be paths of files, one or more")
     walk = Walk(files)
     walk.add_files([os.fspath(path) for path in paths])
-    return _sealed({"data_files": walk})
+    return _sealed({"data_files": walk}, {})
 
 
 def _of_content(dataset: Any, files: FileDigests) -> Fingerprint:
     attributes = attributes_of(dataset) if _is_plain_object(dataset) else None
+    roots, memo = folders_in((attributes or {}).values()), dict[int, tuple[Any, bytes]]()
     walks: dict[str, Walk] = {}
-    if attributes is None:
-        walks[_WHOLE] = Walk(files)
-        walks[_WHOLE].add(dataset, "data set")
-    else:
-        for name, value in attributes.items():
-            walks[name] = Walk(files)
-            walks[name].add_attribute(name, value, name)
-    folder = next((walk.saw_folder for walk in walks.values() if walk.saw_folder), "")
-    if folder and not any(walk.saw_content for walk in walks.values()):
-        raise NotTellableError(f"it reads from the folder {folder}, and does not say which files")
-    return _sealed(walks)
+    problems: dict[str, str] = {}
+    for name, value in (attributes or {_WHOLE: dataset}).items():
+        walks[name] = Walk(files, roots, memo)
+        try:
+            if attributes is None:
+                walks[name].add(value, "data set")
+            else:
+                walks[name].add_attribute(name, value, name)
+        except OSError:
+            raise
+        # An object of a user's may fail in any way when it is looked at; that must not keep a job from starting.
+        except Exception as error:  # noqa: BLE001
+            problems[name] = str(error) if isinstance(error, NotTellableError) else f"{type(error).__name__}: {error}"
+    if not any(walk.saw_content for name, walk in walks.items() if name not in problems):
+        folder = next((walk.saw_folder for walk in walks.values() if walk.saw_folder), "")
+        if folder:
+            return Fingerprint(UNKNOWN, reason=f"it reads from the folder {folder}, and does not say which files")
+        if problems or attributes == {}:
+            return Fingerprint(UNKNOWN, reason="; ".join(problems.values()) or "it holds nothing")
+    return _sealed(walks, problems)
 
 
 def _is_plain_object(dataset: Any) -> bool:
     """Whether a data set is an object of a user's, or of torch's, whose attributes say what it holds."""
-    package = type(dataset).__module__.partition(".")[0]
-    is_known = package in ("builtins", "collections", "numpy", "datasets", "pandas", "pyarrow", "polars")
-    return not is_known and not hasattr(dataset, "__next__") and bool(attributes_of(dataset))
+    is_known = package_of(type(dataset)) in _KNOWN or isinstance(dataset, _CONTAINERS)
+    return not is_known and not hasattr(dataset, "__next__") and attributes_of(dataset) is not None
 
 
-def _sealed(walks: Mapping[str, Walk]) -> Fingerprint:
-    digests = {name: walk.digest().hex() for name, walk in walks.items()}
+def _sealed(walks: Mapping[str, Walk], problems: Mapping[str, str]) -> Fingerprint:
+    digests = {name: UNKNOWN if name in problems else walk.digest().hex() for name, walk in walks.items()}
     text = "\n".join(f"{name} {digest}" for name, digest in digests.items())
     shown = {name: digest[:16] for name, digest in list(digests.items())[:_MAX_PARTS]}
-    return Fingerprint(hashlib.sha256(text.encode()).hexdigest(), shown)
+    return Fingerprint(hashlib.sha256(text.encode()).hexdigest(), shown, "; ".join(problems.values()))

@@ -11,6 +11,7 @@ from typing import Any
 from keepstep.plan.config_rules import is_identity
 from keepstep.plan.guards import flatten
 from keepstep.provenance.code import code_of
+from keepstep.provenance.fingerprint import RULES
 from keepstep.provenance.machine import machine
 from keepstep.provenance.secrets import masked, masked_text
 
@@ -78,6 +79,7 @@ def collect(facts: RunFacts, world_size: int, hosts: int = 1) -> dict[str, Any]:
         "base_weights": facts.base_weights,
         "dataset_sha256": facts.dataset_sha256,
         "dataset_parts": dict(facts.dataset_parts),
+        "fingerprint_rules": RULES,
         "tokenizer_sha256": facts.tokenizer_sha256,
         "config_sha256": None if config is None else config_digest(config),
         "git_commit": code.commit,

@@ -54,7 +54,7 @@ def masked_text(text: str) -> str:
 
 
 def _masked_under(name: str, value: Any) -> Any:
-    if not _names_a_secret(name):
+    if not names_a_secret(name):
         return masked(value)
     if isinstance(value, Mapping):
         return {inner: _mask_all(held) for inner, held in value.items()}
@@ -70,7 +70,8 @@ def _mask_all(value: Any) -> Any:
     return value if value is None or isinstance(value, bool) or value == "" else MASK
 
 
-def _names_a_secret(name: str) -> bool:
+def names_a_secret(name: str) -> bool:
+    """Whether what stands under a name is to be kept to oneself."""
     words = [word.lower() for word in _WORDS.findall(name)]
     if _SECRET_WORDS & set(words) or any(pair in _SECRET_PAIRS for pair in pairwise(words)):
         return True

@@ -3,21 +3,24 @@
 Folders, code, locks and random generators are passed over: a data set that lies elsewhere is the same data set.
 """
 
+import array
 import io
-import logging
 import marshal
 import mmap
+import operator
 import os
-import random
-import types
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import re
+import sys
+from collections import Counter, OrderedDict, defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import Enum
 from fractions import Fraction
 from functools import partial
+from itertools import chain
 from pathlib import PurePath
+from types import MappingProxyType
 from typing import Any
 from uuid import UUID
 
@@ -25,31 +28,27 @@ import numpy as np
 import torch
 import xxhash
 
+from keepstep.provenance.arrow import ArrowTypeError, add_table
+from keepstep.provenance.attributes import attributes_of, package_of, says_nothing
+from keepstep.provenance.paths import common_folder, files_in, is_path, names_files, resolve
 from keepstep.provenance.tokenizer import is_tokenizer, tokenizer_text
 from keepstep.storage.content import FileDigests
 
 _CHUNK = 4096
-_ROWS = 10_000
 _DEEPEST = 60
+_PLAIN_DEPTH = 8
 # Version 2 of the format knows no references and no interned strings: equal values make equal bytes.
-_PLAIN = 2
-_SETS = (b"<", b">")
-_SCALARS = (type(None), bool, int, float, complex, str, bytes)
-_BY_TEXT = (date, time, timedelta, tzinfo, Decimal, Fraction, UUID, range, slice)
-_CODE = (
-    type,
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.MethodType,
-    types.ModuleType,
-    types.CodeType,
-    property,
-    staticmethod,
-    classmethod,
-    partial,
+_MARSHAL = 2
+_SCALARS = frozenset({type(None), bool, int, float, complex, str, bytes})
+_NESTED = frozenset({list, tuple, dict})
+# Other mappings may make what they hold when they are asked for it.
+_MAPPINGS = (dict, OrderedDict, defaultdict, Counter, MappingProxyType)
+_BY_TEXT = (
+    *(date, time, timedelta, tzinfo, Decimal, Fraction, UUID, range, slice),
+    *(torch.dtype, torch.device, np.dtype, operator.itemgetter, operator.attrgetter),
 )
-_PASSED_OVER = (torch.Generator, np.random.Generator, np.random.RandomState, np.random.BitGenerator, random.Random)
-_LOCKS = ("_thread", "threading", "multiprocessing.synchronize")
+_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
+_MEMO_LENGTH, _MEMO_ENTRIES = 64, 10_000
 
 
 class NotTellableError(ValueError):
@@ -61,14 +60,19 @@ class Walk:
 
     Args:
         files: digests of the files that are named.
+        roots: folders that names of files may be relative to.
+        memo: digests of what several objects share, by identity. The objects are kept, so that none takes the place.
 
     Attributes:
         saw_content: whether rows, arrays or files were among them.
         saw_folder: a folder that was passed over.
     """
 
-    def __init__(self, files: FileDigests) -> None:
-        self._files = files
+    def __init__(
+        self, files: FileDigests, roots: Sequence[str] = (), memo: dict[int, tuple[Any, bytes]] | None = None
+    ) -> None:
+        self._files, self._roots = files, tuple(roots)
+        self._memo: dict[int, tuple[Any, bytes]] = {} if memo is None else memo
         self._state = xxhash.xxh3_128()
         self._above: list[int] = []
         self.saw_content = False
@@ -89,51 +93,90 @@ class Walk:
             NotTellableError: it holds an iterator, or an object of compiled code that is not known.
             OSError: a file that it names cannot be read.
         """
-        if isinstance(value, _SCALARS) and type(value) in _SCALARS:
-            self._scalar(value)
+        if type(value) in _SCALARS:
+            self._state.update(marshal.dumps(value, _MARSHAL))
+        elif says_nothing(value):
+            self._tag("code")
         elif id(value) in self._above:
             self._tag("again", self._above.index(id(value)))
         elif len(self._above) > _DEEPEST:
             raise NotTellableError(f"{where}: nested too deeply")
+        elif (known := self._memo.get(id(value))) is not None:
+            self._state.update(known[1])
         else:
+            self._shared(value, where)
+
+    def add_attribute(self, name: str, value: Any, where: str) -> None:
+        """Add what is held under a name: there a text may be a path."""
+        self._tag("attribute", name)
+        if isinstance(value, str) and is_path(value):
+            self._path(value)
+        else:
+            self.add(value, where)
+
+    def add_object(self, value: Any, attributes: Mapping[str, Any], where: str) -> None:
+        """Add all that an object holds by name."""
+        self._tag("object", len(attributes))
+        before, self._roots = self._roots, (*self._roots, *folders_in(attributes.values()))
+        for name, held in attributes.items():
+            self.add_attribute(name, held, f"{where}.{name}")
+        self._roots = before
+
+    def add_files(self, paths: Sequence[str]) -> None:
+        """Add files by content, order, and name below the folder that they share."""
+        files = [os.path.abspath(path) for path in paths]
+        base = common_folder(files) if files else ""
+        self._tag("files", len(files))
+        for file in files:
+            self._file(file, base)
+
+    def _shared(self, value: Any, where: str) -> None:
+        """A value by a digest of its own where others may hold it too, so that it is walked once."""
+        is_large = isinstance(value, list | tuple | dict) and len(value) >= _MEMO_LENGTH
+        if not (is_large or hasattr(value, "__dict__")) or len(self._memo) >= _MEMO_ENTRIES:
             self._above.append(id(value))
             try:
                 self._compound(value, where)
             finally:
                 self._above.pop()
+            return
+        inner = Walk(self._files, self._roots, self._memo)
+        inner._above = [*self._above, id(value)]
+        inner._compound(value, where)
+        self._take(inner)
+        self._memo[id(value)] = value, inner.digest()
+        self._state.update(inner.digest())
 
-    def add_files(self, paths: Sequence[str | PurePath]) -> None:
-        """Add files by content, order, and name below the folder that they share."""
-        texts = [os.path.abspath(path) for path in paths]
-        base = os.path.commonpath([os.path.dirname(text) for text in texts]) if texts else ""
-        self._tag("files", len(texts))
-        for text in texts:
-            self._tag(os.path.relpath(text, base), self._files.of(text))
-        self.saw_content |= bool(texts)
+    def _take(self, inner: "Walk") -> None:
+        self.saw_content |= inner.saw_content
+        self.saw_folder = self.saw_folder or inner.saw_folder
 
     def _tag(self, kind: str, *facts: object) -> None:
-        self._state.update(marshal.dumps((kind, *map(str, facts)), _PLAIN))
-
-    def _scalar(self, value: Any) -> None:
-        self._state.update(marshal.dumps(value, _PLAIN))
+        self._state.update(marshal.dumps((kind, *map(str, facts)), _MARSHAL))
 
     def _compound(self, value: Any, where: str) -> None:
+        kept = attributes_of(value) if type(value).__dictoffset__ and isinstance(value, _HELD_TWICE) else None
+        if kept:
+            # A subclass of a container: what it contains, and what it holds besides.
+            self.add_object(value, kept, where)
         match value:
             case list() | tuple() | deque():
                 self._sequence(value, where)
-            case Mapping():
+            case Mapping() if isinstance(value, _MAPPINGS):
                 self._tag("mapping", len(value))
                 for key, item in value.items():
                     self.add(key, f"{where} (key)")
-                    self.add(item, f"{where}[{key!r}]")
+                    self.add_attribute("", item, f"{where}[{key!r}]")
             case set() | frozenset():
                 self._tag("set", *sorted(self._digest_of(item, where) for item in value))
             case bytearray() | memoryview() | mmap.mmap():
                 self._bytes("bytes", memoryview(value))
+            case array.array():
+                self._bytes(f"array {value.typecode}", memoryview(value))
             case np.ndarray():
                 self._array(value, where)
             case np.generic():
-                self._bytes(f"number {value.dtype.str}", memoryview(value.tobytes()))
+                self._bytes(f"number {value.dtype!r}", memoryview(value.tobytes()))
             case torch.Tensor():
                 self._tensor(value, where)
             case PurePath():
@@ -142,19 +185,19 @@ class Walk:
                 self._tag("enum", value.name)
             # Subclasses of plain types, which marshal does not know.
             case str():
-                self._scalar(str.__str__(value))
+                self.add(str.__str__(value), where)
             case int():
-                self._scalar(int.__int__(value))
+                self.add(int.__int__(value), where)
             case float():
-                self._scalar(float.__float__(value))
+                self.add(float.__float__(value), where)
             case bytes():
                 self._bytes("bytes", memoryview(value))
+            case partial():
+                self.add([list(value.args), value.keywords], where)
+            case re.Pattern():
+                self.add([value.pattern, value.flags], where)
             case _ if isinstance(value, _BY_TEXT):
                 self._tag("text", repr(value))
-            case _ if isinstance(value, (*_CODE, *_PASSED_OVER)) or type(value).__module__ in _LOCKS:
-                self._tag("code")
-            case logging.Logger():
-                self._tag("code")
             case io.IOBase():
                 self._open_file(value, where)
             case _:
@@ -164,214 +207,222 @@ class Walk:
         self._tag("sequence", len(values))
         self.saw_content |= bool(values)
         values = list(values) if isinstance(values, deque) else values
-        if _names_files(values):
-            texts = [os.fspath(value) for value in values if isinstance(value, str | PurePath)]
-            if len(texts) == len(values) and all(os.path.isfile(text) for text in texts):
-                self.add_files(texts)
-                return
-        # A row of an image data set is (path, label). Labels are often names of folders, so names below the folder that
-        # all files share count, and those above do not.
-        named = sorted(_files_in(values)) if values and _file_in(values[0]) is not None else []
-        base = os.path.commonpath([os.path.dirname(os.path.abspath(one)) for one in named]) if named else None
+        base: str | None = None
+        if is_named := names_files(values, self._roots):
+            named = sorted(set(files_in(values, self._roots)))
+            base = common_folder(named) if named else os.sep
         for begin in range(0, len(values), _CHUNK):
             chunk = values[begin : begin + _CHUNK]
-            if base is None and (plain := _plain(chunk)) is not None:
-                self._state.update(plain)
+            if not is_named and _is_plain(chunk):
+                self._state.update(marshal.dumps(list(chunk), _MARSHAL))
                 continue
             for number, value in enumerate(chunk, begin):
                 self._item(value, f"{where}[{number}]", base)
 
     def _item(self, value: Any, where: str, base: str | None) -> None:
         """One item of a sequence. `base`: the folder below which its files lie; None where none are named."""
-        if base is not None and isinstance(value, list | tuple):
-            self._tag("sequence", len(value))
-            for part in value:
+        if base is None:
+            self.add(value, where)
+        elif isinstance(value, list | tuple | dict):
+            self._tag("row", len(value), *(value if isinstance(value, dict) else ()))
+            for part in value.values() if isinstance(value, dict) else value:
                 self._item(part, where, base)
-        elif base is not None and isinstance(value, str | PurePath) and os.path.isfile(value):
-            self._tag("file", os.path.relpath(os.path.abspath(value), base), self._files.of(os.fspath(value)))
+        elif (file := resolve(value, self._roots)) is not None:
+            self._file(file, base)
+        elif isinstance(value, str) and os.path.isabs(value):
+            self._path(value)
         else:
             self.add(value, where)
 
+    def _file(self, file: str, base: str) -> None:
+        self._tag("file", os.path.relpath(file, base), self._files.of(file))
+        self.saw_content = True
+
     def _bytes(self, kind: str, data: memoryview) -> None:
         self._tag(kind, data.nbytes)
-        self._state.update(data)
+        self._state.update(data if data.c_contiguous else data.tobytes())
         self.saw_content |= data.nbytes > 64
 
     def _array(self, value: np.ndarray[Any, Any], where: str) -> None:
-        self._tag("array", value.dtype.str if value.dtype.names is None else value.dtype.descr, value.shape)
+        if isinstance(value, np.ma.MaskedArray):
+            self._tag("masked")
+            self._array(np.ma.getmaskarray(value), where)
+            value = np.ma.getdata(value)
+        self._tag("array", repr(value.dtype), value.shape)
         self.saw_content |= value.size > 0
-        if value.dtype.hasobject:
-            self._sequence(value.ravel().tolist(), where)
-        elif isinstance(value, np.memmap) and isinstance(value.base, mmap.mmap) and value.filename is not None:
+        if isinstance(value, np.memmap) and isinstance(value.base, mmap.mmap) and value.filename is not None:
             # The whole of a mapped file: its digest may be remembered.
             self._tag("mapped", value.offset, self._files.of(value.filename))
-        elif value.flags.c_contiguous:
-            self._state.update(value.reshape(-1).view(np.uint8).data)
+            return
+        plain = value.view(np.ndarray)
+        if plain.dtype.hasobject:
+            self._sequence(plain.ravel().tolist(), where)
+        elif plain.flags.c_contiguous:
+            self._state.update(plain.reshape(-1).view(np.uint8).data)
         else:
-            for part in value:
-                self._state.update(np.ascontiguousarray(part).reshape(-1).view(np.uint8).data)
+            for part in plain:
+                self._state.update(np.ascontiguousarray(part).tobytes())
 
     def _tensor(self, value: torch.Tensor, where: str) -> None:
         self._tag("tensor", value.dtype, tuple(value.shape))
         self.saw_content |= value.numel() > 0
         if value.layout is not torch.strided or value.is_meta or value.is_quantized:
             raise NotTellableError(f"{where}: a tensor without plain memory ({value.layout}, {value.device})")
-        flat = value.detach().cpu().contiguous().reshape(-1).view(torch.uint8)
-        self._state.update(flat.numpy().data)
+        plain = value.detach().resolve_conj().resolve_neg().cpu().contiguous()
+        self._state.update(plain.reshape(-1).view(torch.uint8).numpy().data)
 
     def _path(self, text: str) -> None:
-        """A path that an object names: what lies there counts, not where."""
+        """A path that an object names: what lies there counts, not where, nor whether a folder is there yet."""
         if os.path.isfile(text):
             self._tag("file", self._files.of(text))
             self.saw_content = True
-        elif os.path.isdir(text):
-            self.saw_folder = text
-            self._tag("folder")
-        else:
-            self._tag("path", os.path.basename(text))
-
-    def _open_file(self, value: io.IOBase, where: str) -> None:
-        if isinstance(value, io.BytesIO):
-            self._bytes("bytes", value.getbuffer())
             return
-        name = getattr(value, "name", None)
-        if not isinstance(name, str) or not os.path.isfile(name):
+        self._tag("place")
+        if os.path.isdir(text):
+            self.saw_folder = text
+
+    def _open_file(self, value: Any, where: str) -> None:
+        if isinstance(value, io.BytesIO | io.StringIO):
+            content = value.getvalue()
+            self.add(content, where)
+            return
+        name, mode = getattr(value, "name", None), getattr(value, "mode", "r")
+        if not isinstance(mode, str) or not mode.startswith("r") or "+" in mode or value.closed:
+            self._tag("code")  # it is written to, or not used any more
+        elif isinstance(name, str) and os.path.isfile(name):
+            self._path(name)
+        else:
             raise NotTellableError(f"{where}: an open {type(value).__name__}")
-        self._path(name)
 
     def _object(self, value: Any, where: str) -> None:
         for special, add in _SPECIAL:
             if special(value):
                 add(self, value, where)
                 return
+        declared = declaration(value, "fingerprint") if _is_data_set(value) else None
+        if isinstance(declared, str) and declared:
+            self._tag("declared", declared)
+            self.saw_content = True
+            return
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
-        if hasattr(value, "__next__") or type(value).__module__.partition(".")[0] in ("datasets", "builtins"):
+        if hasattr(value, "__next__") or package_of(type(value)) in ("datasets", "builtins", "pyarrow"):
             raise NotTellableError(f"{where}: a {kind}")
         attributes = attributes_of(value)
         if attributes is None:
             raise NotTellableError(f"{where}: a {kind}")
-        self._tag("object", len(attributes))
-        for name, held in attributes.items():
-            self.add_attribute(name, held, f"{where}.{name}")
-
-    def add_attribute(self, name: str, value: Any, where: str) -> None:
-        """Add what an object holds under a name: there a string may be a path."""
-        self._tag("attribute", name)
-        if isinstance(value, str) and _looks_like_a_path(value):
-            self._path(value)
-        else:
-            self.add(value, where)
+        self.add_object(value, attributes, where)
 
     def _digest_of(self, value: Any, where: str) -> str:
-        inner = Walk(self._files)
+        inner = Walk(self._files, self._roots, self._memo)
         inner._above = self._above
         inner.add(value, where)
-        self.saw_content |= inner.saw_content
+        self._take(inner)
         return inner.digest().hex()
 
 
-def attributes_of(value: Any) -> dict[str, Any] | None:
-    """What an object holds, by name in order; None when that cannot be told."""
-    slots = [name for kind in type(value).__mro__ for name in _slots(kind)]
-    held = getattr(value, "__dict__", None)
-    if held is None and not slots:
-        return None
-    found = {name: getattr(value, name) for name in slots if hasattr(value, name)} | dict(held or {})
-    return dict(sorted(found.items()))
+_HELD_TWICE = (list, tuple, dict, deque, set, frozenset, np.ndarray, str, bytes)
 
 
-def _slots(kind: type) -> Sequence[str]:
-    slots = kind.__dict__.get("__slots__", ())
-    names = (slots,) if isinstance(slots, str) else tuple(slots)
-    return [name for name in names if name not in ("__dict__", "__weakref__")]
+def declaration(value: Any, name: str) -> Any:
+    """What an object says about itself under a name: an attribute, or what a method without arguments returns."""
+    found = getattr(value, name, None)
+    return found() if callable(found) else found
 
 
-def _plain(chunk: Sequence[Any]) -> bytes | None:
-    """Plain values in one piece. Sets are excluded: their order is another in each process."""
-    try:
-        data = marshal.dumps(list(chunk), _PLAIN)
-    except ValueError:
-        return None
-    return None if any(mark in data for mark in _SETS) else data
+def folders_in(values: Iterable[Any]) -> list[str]:
+    """Those of the values that are paths of folders."""
+    texts = [os.fspath(value) for value in values if isinstance(value, str | PurePath)]
+    return [text for text in texts if 1 < len(text) < 4096 and "\0" not in text and os.path.isdir(text)]
 
 
-def _looks_like_a_path(text: str) -> bool:
-    if not 1 < len(text) < 4096 or "\n" in text or "\0" in text or "://" in text:
+def _is_data_set(value: Any) -> bool:
+    return hasattr(value, "__getitem__") or hasattr(value, "__iter__")
+
+
+def _is_plain(values: Sequence[Any], depth: int = 0) -> bool:
+    """Whether marshal may have these values: it would take sets in any order, and arrays of objects by address."""
+    kinds = set(map(type, values)) - _SCALARS
+    if not kinds:
+        return True
+    if not kinds <= _NESTED or depth == _PLAIN_DEPTH:
         return False
-    if os.path.isabs(text):
-        return os.path.exists(text)
-    return (os.sep in text or "." in text) and os.path.isfile(text)
-
-
-def _names_files(values: Sequence[Any]) -> bool:
-    return bool(values) and isinstance(values[0], str | PurePath) and _file_in(values[0]) is not None
-
-
-def _files_in(values: Sequence[Any]) -> Iterator[str]:
-    for value in values:
-        if isinstance(value, list | tuple):
-            yield from _files_in(value)
-        elif isinstance(value, str | PurePath) and os.path.isfile(value):
-            yield os.fspath(value)
-
-
-def _file_in(value: Any) -> str | None:
-    """A path of a file, in a value or in the parts of one: a row of an image data set is (path, label)."""
-    if isinstance(value, PurePath):
-        return os.fspath(value) if os.path.isfile(value) else None
-    if isinstance(value, str):
-        return value if _looks_like_a_path(value) and os.path.isfile(value) else None
-    if isinstance(value, list | tuple):
-        return next((found for part in value[:8] if (found := _file_in(part)) is not None), None)
-    return None
+    nested = (
+        chain(value, value.values()) if type(value) is dict else value for value in values if type(value) in _NESTED
+    )
+    return _is_plain(list(chain.from_iterable(nested)), depth + 1)
 
 
 def _add_arrow(walk: Walk, table: Any, where: str) -> None:
-    """A pyarrow.Table, in pieces of so many rows whatever its own pieces are."""
-    walk._tag("table", table.num_rows, *(f"{field.name}: {field.type}" for field in table.schema))
+    """A pyarrow.Table, or what can be made one."""
+    arrow = sys.modules["pyarrow"]
+    if isinstance(table, arrow.RecordBatch):
+        table = arrow.Table.from_batches([table])
+    elif isinstance(table, arrow.Array | arrow.ChunkedArray):
+        table = arrow.table({"": table})
     walk.saw_content |= table.num_rows > 0
-    for begin in range(0, table.num_rows, _ROWS):
-        for batch in table.slice(begin, _ROWS).combine_chunks().to_batches():
-            walk._state.update(memoryview(batch.replace_schema_metadata(None).serialize()))
+    try:
+        add_table(table, walk._tag, walk._state.update)
+    except ArrowTypeError as error:
+        raise NotTellableError(f"{where}: {error}") from error
 
 
 def _add_hugging_face(walk: Walk, dataset: Any, where: str) -> None:
     """A datasets.Dataset: its rows as Arrow holds them, and the order that a shuffle or a choice has laid over them."""
-    _add_arrow(walk, dataset.data.table, where)
+    table = dataset.data.table
+    for name in table.column_names:
+        files = _files_of(table.column(name))
+        if files:
+            walk.add_files(files)
+            table = table.drop_columns([name])
+    _add_arrow(walk, table, where)
     indices = dataset._indices
     walk._tag("in order" if indices is None else "by index")
     if indices is not None:
         _add_arrow(walk, indices.table, where)
 
 
+def _files_of(column: Any) -> list[str]:
+    """The files of a column of images or sounds that lie in files; empty for any other column."""
+    kind = column.type
+    if getattr(kind, "num_fields", 0) != 2 or {kind.field(number).name for number in range(2)} != {"bytes", "path"}:
+        return []
+    field = sys.modules["pyarrow"].compute.struct_field
+    paths = field(column, "path").to_pylist()
+    is_by_path = field(column, "bytes").null_count == len(column)
+    return paths if is_by_path and all(path and os.path.isfile(path) for path in paths) else []
+
+
 def _add_frame(walk: Walk, frame: Any, where: str) -> None:
-    """A pandas DataFrame or Series."""
-    columns = frame.columns if hasattr(frame, "columns") else [frame.name]
-    walk._tag("frame", len(frame), *map(repr, columns))
-    walk._array(frame.index.to_numpy(), where)
-    for number in range(len(columns)):
-        column = frame.iloc[:, number] if hasattr(frame, "columns") else frame
-        walk._array(column.to_numpy(), f"{where}[{columns[number]!r}]")
-
-
-def _is_from(package: str, name: str) -> Callable[[Any], bool]:
-    """Whether an object is of such a class, without importing its package."""
-
-    def check(value: Any) -> bool:
-        return any(k.__name__ == name and k.__module__.partition(".")[0] == package for k in type(value).__mro__)
-
-    return check
+    """A pandas DataFrame, Series or Index."""
+    if hasattr(frame, "columns"):
+        columns = [(repr(name), frame.iloc[:, number]) for number, name in enumerate(frame.columns)]
+    else:
+        columns = [(repr(frame.name), frame)]
+    walk._tag("frame", len(frame), *(name for name, _ in columns))
+    if hasattr(frame, "index") and hasattr(frame, "iloc"):
+        walk._array(frame.index.to_numpy(), where)
+    for name, column in columns:
+        walk._array(column.to_numpy(), f"{where}[{name}]")
 
 
 def _add_tokenizer(walk: Walk, tokenizer: Any, where: str) -> None:
     walk._tag("tokenizer", tokenizer_text(tokenizer))
 
 
+def _is_from(package: str, *names: str) -> Callable[[Any], bool]:
+    """Whether an object is of such a class, without importing its package."""
+
+    def check(value: Any) -> bool:
+        return any(kind.__name__ in names and package_of(kind) == package for kind in type(value).__mro__)
+
+    return check
+
+
 _SPECIAL: tuple[tuple[Callable[[Any], bool], Callable[[Walk, Any, str], None]], ...] = (
+    (lambda value: isinstance(value, _VIEWS), lambda walk, view, where: walk._sequence(list(view), where)),
     (is_tokenizer, _add_tokenizer),
     (_is_from("datasets", "Dataset"), _add_hugging_face),
-    (_is_from("pyarrow", "Table"), _add_arrow),
-    (_is_from("pandas", "DataFrame"), _add_frame),
-    (_is_from("pandas", "Series"), _add_frame),
+    (_is_from("pyarrow", "Table", "RecordBatch", "Array", "ChunkedArray"), _add_arrow),
+    (_is_from("pandas", "DataFrame", "Series", "Index"), _add_frame),
     (_is_from("polars", "DataFrame"), lambda walk, frame, where: _add_arrow(walk, frame.to_arrow(), where)),
 )

@@ -14,6 +14,9 @@ _WRITE_SIZE = 8 * 1024 * 1024
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
+# What `os.link` answers where a file system has no links.
+NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
+
 
 class DurableFile:
     """A new file that is written front to back, digested on the way, and on disk when `close` returns.
@@ -109,6 +112,32 @@ def replace_text(path: Path, text: str) -> None:
         with DurableFile(scratch) as file:
             file.write(text.encode())
         scratch.rename(path)
+    finally:
+        scratch.unlink(missing_ok=True)
+    sync_folder(path.parent)
+
+
+def create_text(path: Path, text: str) -> None:
+    """Write a file that nobody may have written before; a reader sees it whole, or not at all.
+
+    Raises:
+        FileExistsError: it is there.
+    """
+    scratch = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    scratch.unlink(missing_ok=True)
+    try:
+        with DurableFile(scratch) as file:
+            file.write(text.encode())
+        try:
+            os.link(scratch, path)
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            # Without links a crash may leave it torn; such a note is passed over, and its name is not used again.
+            with path.open("x") as plain:
+                plain.write(text)
+                plain.flush()
+                os.fsync(plain.fileno())
     finally:
         scratch.unlink(missing_ok=True)
     sync_folder(path.parent)
