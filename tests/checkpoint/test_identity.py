@@ -121,3 +121,55 @@ def test_a_record_that_is_damaged_is_found_by_its_digest_and_compared_with_nothi
     path.write_bytes(path.read_bytes().replace(b'"seed": 1', b'"seed": 2'))
     with pytest.raises(keepstep.DamagedCheckpointError, match=r"run\.json"):
         checkpointer(tmp_path, facts=keepstep.RunFacts("run", seed=2)).resume()
+
+
+def test_a_record_with_a_flipped_bit_is_damage_and_no_reason_to_refuse(tmp_path: Path) -> None:
+    facts = keepstep.RunFacts("run", seed=1)
+    begun(tmp_path, facts=facts)
+    with checkpointer(tmp_path, facts=facts) as saver:
+        saver.resume()
+        saver.save(2)
+    path = tmp_path / "run" / "save-2" / "run.json"
+    path.write_bytes(path.read_bytes().replace(b'"seed": 1', b'"seed": 3'))
+    with checkpointer(tmp_path, facts=facts) as saver:
+        assert saver.resume() == 1
+    assert (tmp_path / "run" / ".keepstep" / "quarantine").is_dir()
+
+
+class Counting(TensorDataset):
+    """A data set that keeps what it was asked for."""
+
+    def __init__(self, rows: torch.Tensor) -> None:
+        super().__init__(rows)
+        self.cache: dict[int, Any] = {}
+
+    def __getitem__(self, index: int) -> Any:
+        return self.cache.setdefault(index, super().__getitem__(index))
+
+
+def test_the_record_is_that_of_the_start_and_not_of_the_first_save(tmp_path: Path) -> None:
+    def data() -> GlobalBatchLoader:
+        return GlobalBatchLoader(Counting(ROWS), divide(4, 4, 1), 0, seed=1, shuffle=True)
+
+    loader = data()
+    with checkpointer(tmp_path, loader) as saver:
+        saver.resume()
+        next(iter(loader))
+        assert loader.dataset.cache
+        saver.save(1)
+    with checkpointer(tmp_path, data()) as saver:
+        assert saver.resume() == 1
+
+
+def test_what_cannot_be_accepted_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(keepstep.ConfigError, match="did you mean seed"):
+        checkpointer(tmp_path, accept=["sed=8"])
+
+
+def test_a_note_that_cannot_be_read_accepts_nothing(tmp_path: Path) -> None:
+    begun(tmp_path, facts=keepstep.RunFacts("run", seed=1))
+    for text in ("[" * 100_000, "{}", "[1]", '[{"field": 1}]', "nonsense"):
+        (tmp_path / "run" / ".keepstep").mkdir(exist_ok=True)
+        (tmp_path / "run" / ".keepstep" / "accepted.json").write_text(text)
+        with pytest.raises(GuardRefusedError, match="seed"):
+            checkpointer(tmp_path, facts=keepstep.RunFacts("run", seed=2)).resume()

@@ -8,14 +8,16 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file
 
+from keepstep.checkpoint import fork as fork_module
 from keepstep.errors import CheckpointNotFoundError, GuardRefusedError
 from keepstep.job import loop as loop_module
 from keepstep.job.asked import Asked
 from keepstep.job.can_resume import can_resume
 from keepstep.job.train import TrainingJob
-from keepstep.ops.lineage import ancestors, lines_in
-from keepstep.storage.lineage import read_forks, read_origin
+from keepstep.ops.lineage import Line, ancestors, lines_in
+from keepstep.storage.lineage import Origin, note_origin, read_forks, read_origin
 from tests.rig import forks, jobs
+from tests.rig.folders import make_checkpoint
 
 
 def start(folder: Path, total: int = 12, back: int | None = None, **trainer: Any) -> None:
@@ -183,3 +185,97 @@ def test_the_tree_and_the_ancestors(tmp_path: Path) -> None:
     assert ancestors(run_folder(tmp_path) / "save-12", 12) == ("save-8", "save-4")
     assert ancestors(run_folder(tmp_path, "run.fork-2") / "save-12", 12) == ("save-8", "run/save-4")
     assert lines_in(run_folder(tmp_path)) == (root,)
+
+
+def test_a_line_that_goes_on_by_its_name_exports_beside_the_run_too(tmp_path: Path) -> None:
+    target = str(tmp_path / "export") + "/"
+    start(tmp_path, export_to=target)
+    before = (tmp_path / "export" / "model.safetensors").read_bytes()
+    patch = stop_after(10)
+    with pytest.raises(KeyboardInterrupt):
+        start(tmp_path, back=8, optimizer={"lr": 0.5}, export_to=target)
+    patch.undo()
+    start(tmp_path, run={"name": "run.fork-1"}, optimizer={"lr": 0.5}, export_to=target)
+    assert (tmp_path / "export" / "model.safetensors").read_bytes() == before
+    assert (tmp_path / "export.fork-1" / "model.safetensors").read_bytes() != before
+
+
+@pytest.mark.parametrize("name", ["../evil", "/abs", "run", "run.fork-0", "other.fork-1"])
+def test_a_note_cannot_lead_out_of_the_folder_of_runs(tmp_path: Path, name: str) -> None:
+    start(tmp_path)
+    notes = run_folder(tmp_path) / ".keepstep" / "forks"
+    notes.mkdir(parents=True)
+    path = notes / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text('{"step": 4, "submission": null}')
+    before = content(run_folder(tmp_path))
+    start(tmp_path, back=4)
+    assert sorted(os.listdir(tmp_path / "checkpoints")) == ["run", "run.fork-1"]
+    assert content(run_folder(tmp_path)) == before
+
+
+def test_two_lines_that_are_begun_at_once_have_two_names(tmp_path: Path) -> None:
+    start(tmp_path)
+    patch = pytest.MonkeyPatch()
+    note = fork_module.note_fork
+
+    def slow(folder: Path, fork: Any) -> None:
+        """Another start is faster between the look and the note."""
+        patch.undo()
+        start(tmp_path, back=8)
+        note(folder, fork)
+
+    patch.setattr(fork_module, "note_fork", slow)
+    start(tmp_path, back=4)
+    assert {fork.name: fork.step for fork in read_forks(run_folder(tmp_path))} == {"run.fork-1": 8, "run.fork-2": 4}
+    record = json.loads((run_folder(tmp_path, "run.fork-2") / "save-12" / "run.json").read_text())
+    assert (record["run"], record["fork_of"]) == ("run.fork-2", "run/save-4")
+
+
+def test_a_fresh_start_has_no_lines(tmp_path: Path) -> None:
+    start(tmp_path)
+    patch = stop_after(6)
+    with pytest.raises(KeyboardInterrupt):
+        start(tmp_path, back=4)
+    patch.undo()
+    config = jobs.training(tmp_path, 12, checkpointing={"save_dir": str(tmp_path / "checkpoints"), "period_steps": 4})
+    TrainingJob(config).run(asked=Asked(fresh=True))
+    assert read_forks(run_folder(tmp_path)) == []
+    start(tmp_path, back=4)
+    assert [fork.name for fork in read_forks(run_folder(tmp_path))] == ["run.fork-2"]
+
+
+def test_notes_that_lead_in_a_circle_hide_no_run(tmp_path: Path) -> None:
+    for name in ("a", "b", "c"):
+        make_checkpoint(tmp_path / name, 5)
+        (tmp_path / name / ".keepstep").mkdir()
+    note_origin(tmp_path / "a", Origin("b", 1))
+    note_origin(tmp_path / "b", Origin("a", 1))
+    note_origin(tmp_path / "c", Origin("c", 1))
+    names = set()
+
+    def collect(line: Line) -> None:
+        names.add(line.name)
+        for below in line.lines:
+            collect(below)
+
+    for line in lines_in(tmp_path):
+        collect(line)
+    assert names == {"a", "b", "c"}
+
+
+def test_what_was_accepted_for_a_line_stays_accepted_when_it_dies_before_its_first_save(tmp_path: Path) -> None:
+    start(tmp_path)
+    seed = {
+        "determinism": {"base_seed": 8},
+        "checkpointing": {"save_dir": str(tmp_path / "checkpoints"), "period_steps": 4},
+    }
+    patch = stop_after(5)
+    config = jobs.training(tmp_path, 12, **seed)
+    with pytest.raises(KeyboardInterrupt):
+        TrainingJob(config).run(asked=Asked(from_step=4, accept=("seed=8",)))
+    with pytest.raises(KeyboardInterrupt):
+        TrainingJob(config).run(asked=Asked(from_step=4))
+    patch.undo()
+    TrainingJob(config).run(asked=Asked(from_step=4))
+    assert (run_folder(tmp_path, "run.fork-1") / "save-12").exists()

@@ -120,6 +120,14 @@ def test_base_weights_that_are_gone_are_not_needed_by_a_whole_checkpoint_and_sta
     assert record(folder, 8)["base_weights"] == record(folder, 4)["base_weights"] is not None
 
 
+def test_a_folder_of_base_weights_that_is_empty_now_is_as_good_as_none(tmp_path: Path) -> None:
+    source = base(tmp_path)
+    folder = begun(tmp_path / "run", **source)
+    (tmp_path / "base" / "model.safetensors").unlink()
+    start(folder, **source)
+    assert record(folder, 8)["base_weights"] == record(folder, 4)["base_weights"] is not None
+
+
 WARNED: dict[str, tuple[dict[str, Any], str]] = {
     "micro-batch": (
         {"batching": {"global_batch_size": 4, "microbatch_size": 2}},

@@ -201,6 +201,26 @@ def test_what_is_shown_cannot_drive_a_terminal() -> None:
     assert "\x1b" not in table([finding])
     assert table([finding]).count("\n") == 1
     assert len(brief("y" * 300)) < 40
+    saved = {**RECORD, "dataset_parts": {"\x1b]0;a": "1"}, "config": {"\x1b]0;b": 1}, "dataset_sha256": B}
+    text = refusal("save-1", judge(saved, {**RECORD, "config": {"\x1b]0;b": 2}}))
+    assert "]0;a" in text
+    assert "]0;b" in text
+    assert "\x1b" not in text
+
+
+def test_a_world_of_the_same_size_is_accepted_by_how_it_is_laid_out() -> None:
+    now = {**RECORD, "elastic": False, "data_parallel": 2, "mesh": {"data_parallel_shard": 2, "tensor_parallel": 2}}
+    (finding,) = judge(RECORD, now)
+    assert finding.policy is Policy.REFUSE
+    assert finding.saved != finding.now
+    flag = finding.to_accept.removeprefix("--accept ").replace("'", "")
+    assert judge(RECORD, now, Wishes(accept=[flag]))[0].policy is Policy.ACCEPT
+    assert judge(RECORD, now, Wishes(accept=["world_size=4"]))[0].policy is Policy.REFUSE
+
+
+def test_digests_by_other_rules_are_not_compared() -> None:
+    (finding,) = judge({**RECORD, "fingerprint_rules": 1}, {**changed("dataset_sha256", B), "fingerprint_rules": 2})
+    assert finding.policy is Policy.WARN
 
 
 @pytest.mark.parametrize(

@@ -29,6 +29,8 @@ class Net(nn.Module):
 
 
 class Samples:
+    kind = "a line of numbers"
+
     def __len__(self) -> int:
         return 50
 

@@ -63,6 +63,12 @@ class RunIdentity:
         self._judged: set[int] = set()
         self._findings: tuple[GuardFinding, ...] = ()
 
+    def move_to(self, folder: Path) -> None:
+        """A new line of the run has been begun in this folder."""
+        self.folder = folder
+        if self._record:
+            self._record["run"] = folder.name
+
     def record(self) -> Mapping[str, Any]:
         """The fields of run.json; the main process's count, other ranks get none.
 

@@ -11,10 +11,12 @@ from keepstep.checkpoint.fork import find_line
 from keepstep.checkpoint.resume import look, refuse
 from keepstep.config.job import JobConfig
 from keepstep.config.load import parse_job
+from keepstep.config.training import InferenceConfig, TrainerConfig
 from keepstep.dcp.reader import read_trees
 from keepstep.dcp.source import DamageFoundError, open_source
 from keepstep.dist.world import SingleWorld
 from keepstep.errors import ConfigError, DamagedCheckpointError, GuardRefusedError, KeepstepError, RunInUseError
+from keepstep.export.weights import check_target, is_exported
 from keepstep.job import configure
 from keepstep.job.asked import NOTHING, Asked
 from keepstep.job.determinism import seed_all
@@ -26,10 +28,12 @@ from keepstep.plan.guard_text import refusal
 from keepstep.plan.guards import GuardFinding, refused
 from keepstep.plan.lock import Claim
 from keepstep.plan.outlook import DataOutlook, RateOutlook, data_outlook, rate_outlook
-from keepstep.plan.resume import Start
+from keepstep.plan.resume import ResumeDecision, Start
 from keepstep.state.streams import is_stream
 from keepstep.storage.lock import look_at_lock
 from keepstep.storage.run_record import read_record
+from keepstep.storage.survey import inspect
+from keepstep.storage.verify import verify_files
 
 _POSITION = "data.dp_0.samples"
 
@@ -88,17 +92,24 @@ def can_resume(config: JobConfig, ranks: int, asked: Asked = NOTHING) -> Outlook
     folder = configure.run_folder(config)
     line = None
     if asked.from_step is not None:
+        if config.trainer is None:
+            raise ConfigError("--from: an inference job has one line only")
         line = find_line(folder, asked.from_step, _PlannedWorld(ranks))
         folder, line = (line.folder, None) if line.is_begun else (folder, line)
     decision = look(folder, _PlannedWorld(ranks), line.fork.step if line else None)
     try:
         refuse(folder, decision)
+        if _section(config).checkpointing.on_damage == "stop" and decision.damaged:
+            worst = decision.damaged[0]
+            raise DamagedCheckpointError(f"{folder / layout.checkpoint_name(worst.step)} is damaged: {worst.problem}")
     except KeepstepError as error:
         outcome = "damaged" if isinstance(error, DamagedCheckpointError) else "failed"
         return Outlook(outcome, error.exit_code, str(folder), reason=decision.reason, problem=str(error))
     notes = [f"save-{found.step} is passed over: {found.problem}" for found in decision.ignored]
     if line is not None:
         notes.append(f"another line of the run is begun: {line.folder}; later checkpoints stay where they are")
+    if (over := _completed(config, folder, decision, notes)) is not None:
+        return over
     # Another line has a folder of its own, which nobody holds.
     claim, holder = look_at_lock(folder) if line is None else (Claim.GONE, "")
     if claim is Claim.UNKNOWN:
@@ -113,19 +124,42 @@ def can_resume(config: JobConfig, ranks: int, asked: Asked = NOTHING) -> Outlook
     return found
 
 
+def _completed(config: JobConfig, folder: Path, decision: ResumeDecision, notes: Sequence[str]) -> Outlook | None:
+    """A training whose last step is saved: nothing of it would go on, so nothing is judged, and no provider called."""
+    trainer = config.trainer
+    if trainer is None or decision.start is not Start.RESUME or decision.candidates[0] < trainer.total_steps:
+        return None
+    checkpoint = folder / layout.checkpoint_name(decision.candidates[0])
+    target = configure.export_target(trainer, folder)
+    if target is not None and not is_exported(checkpoint, target):
+        check_target(target)
+        notes = [*notes, f"the export {target} is missing, and is made"]
+    step = decision.candidates[0]
+    return Outlook("complete", 0, str(folder), str(checkpoint), step, decision.reason, tuple(notes), remaining_steps=0)
+
+
+def _section(config: JobConfig) -> TrainerConfig | InferenceConfig:
+    section = config.trainer or config.inference
+    assert section is not None  # `configure.check` has seen to it
+    return section
+
+
 class _Job:
     """What of a job must be there to say how it would go on."""
 
     def __init__(self, config: JobConfig, folder: Path, ranks: int, asked: Asked, *, is_resumed: bool) -> None:
-        section = config.trainer or config.inference
-        assert section is not None  # `check` has seen to it
+        section = _section(config)
         self._config, self._folder = config, folder
         shape, _ = configure.divide_batches(section.batching, config.mesh, ranks)
+        if config.trainer is not None:
+            configure.check_targets(config.trainer, folder, fresh=not is_resumed)
         self._batch = section.batching.global_batch_size
         context = JobContext(config, torch.device("cpu"), 0, ranks, 0, shape.data_parallel)
         seed_all(section.determinism.base_seed)
         providers = resolve(config.providers)
         dataset = call("providers.dataset", config.providers.dataset, providers.dataset, context)
+        if config.inference is not None:
+            configure.check_inference(config, shape, dataset)
         task = call("providers.task", config.providers.task, providers.task, context)
         self._length = None if is_stream(dataset) else len(dataset)
         world = _PlannedWorld(ranks)
@@ -143,6 +177,7 @@ class _Job:
         for step in candidates:
             checkpoint = self._folder / layout.checkpoint_name(step)
             try:
+                _check_record(checkpoint)
                 samples = _position(checkpoint)
             except DamagedCheckpointError as error:
                 found.append(f"{error}; the checkpoint before it would be taken")
@@ -161,8 +196,10 @@ class _Job:
             data = data_outlook(samples, self._length, batch if isinstance(batch, int) else None, self._batch)
         rate = rate_outlook(_config_of(record), self._config, step)
         is_over = left is not None and left <= 0
-        # A training that is over is not judged: nothing of it would go on.
-        findings = () if is_over and self._config.trainer is not None else self._identity.compare(step)
+        findings = self._identity.compare(step)
+        output = self._config.inference.output_to if self._config.inference else None
+        if is_over and output is not None and not Path(output).is_file():
+            notes = [*notes, f"the output {output} is missing, and is written"]
         outlook = Outlook(
             "complete" if is_over else "resume",
             0,
@@ -187,6 +224,12 @@ class _Job:
         if self._length is None or samples is None:
             return None
         return -(-(self._length - samples) // self._batch)
+
+
+def _check_record(checkpoint: Path) -> None:
+    manifest = inspect(checkpoint, layout.step_of(checkpoint.name) or 0).manifest
+    for damage in verify_files(checkpoint, manifest, [layout.RUN_RECORD]) if manifest else ():
+        raise DamagedCheckpointError(f"{checkpoint} is damaged: {damage}")
 
 
 def _position(checkpoint: Path) -> int | None:

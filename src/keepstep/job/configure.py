@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -9,13 +10,17 @@ from torch import nn
 from keepstep.checkpoint.probe import save_dir
 from keepstep.config.job import JobConfig
 from keepstep.config.mesh import MeshConfig
-from keepstep.config.training import BatchingConfig, ModelStageFactoryConfig, OptimizerConfig
+from keepstep.config.training import BatchingConfig, ModelStageFactoryConfig, OptimizerConfig, TrainerConfig
 from keepstep.dist.mesh import MeshShape, solve_mesh
 from keepstep.errors import ConfigError
 from keepstep.export.source import find_files, load_source
+from keepstep.export.weights import check_target
 from keepstep.plan.batching import BatchingError, Division, divide
+from keepstep.plan.fork import suffix_of
 from keepstep.plan.schedule import ScheduleError, segments
 from keepstep.state.names import named_tensors
+from keepstep.state.streams import is_stream
+from keepstep.storage.lineage import read_origin
 
 
 def divide_batches(batching: BatchingConfig, mesh: MeshConfig, world_size: int) -> tuple[MeshShape, Division]:
@@ -86,3 +91,29 @@ def run_folder(config: JobConfig) -> Path:
     if config.inference is not None:
         return save_dir(config.inference.checkpointing.save_dir)
     raise ConfigError("the job has neither a trainer nor an inference section")
+
+
+def export_target(trainer: TrainerConfig, folder: Path) -> Path | None:
+    """Where the weights go that lie in this folder: the export of a run is not replaced by that of a line beside it."""
+    if trainer.export_to is None:
+        return None
+    target = Path(trainer.export_to)
+    return target if read_origin(folder) is None else target.with_name(target.name + suffix_of(folder.name))
+
+
+def check_targets(trainer: TrainerConfig, folder: Path, *, fresh: bool) -> None:
+    """Refuse now what would fail after days of training. Raises ConfigError."""
+    check_source(trainer.model_stage_factory, fresh=fresh)
+    if (target := export_target(trainer, folder)) is not None:
+        check_target(target)
+
+
+def check_inference(config: JobConfig, shape: MeshShape, dataset: Any) -> None:
+    """Refuse what an inference job cannot do. Raises ConfigError."""
+    if shape.tensor * shape.pipeline > 1:
+        raise ConfigError("mesh: the tensor and the pipeline axis of an inference job must be 1")
+    if is_stream(dataset):
+        raise ConfigError(
+            f"providers.dataset = {config.providers.dataset!r}: an inference job needs a data set with "
+            "__len__ and __getitem__, so that each input has its place in the output"
+        )

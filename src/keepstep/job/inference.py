@@ -37,7 +37,6 @@ from keepstep.job.stop import leave_before, leave_if_asked
 from keepstep.plan import layout
 from keepstep.plan.resume import ResumeDecision, Start
 from keepstep.state.job_state import JobState
-from keepstep.state.streams import is_stream
 from keepstep.storage.local import make_folders, replace_text
 
 logger = logging.getLogger("keepstep")
@@ -95,15 +94,9 @@ class InferenceJob:
         world, device = attempt.world, attempt.device
         seed_all(self.inference.determinism.base_seed)
         shape, division = configure.divide_batches(self.inference.batching, self.config.mesh, world.size)
-        if shape.tensor * shape.pipeline > 1:
-            raise ConfigError("mesh: the tensor and the pipeline axis of an inference job must be 1")
         context = JobContext(self.config, device, world.rank, world.size, world.rank, world.size)
         dataset = self._make("dataset", context)
-        if is_stream(dataset):
-            raise ConfigError(
-                f"providers.dataset = {self.config.providers.dataset!r}: an inference job needs a data set with "
-                "__len__ and __getitem__, so that each input has its place in the output"
-            )
+        configure.check_inference(self.config, shape, dataset)
         loader = GlobalBatchLoader(
             dataset,
             division,

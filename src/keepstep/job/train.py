@@ -18,7 +18,7 @@ from keepstep.dist.launch import launched_ranks
 from keepstep.dist.mesh import MeshShape, Place
 from keepstep.dist.world import World
 from keepstep.errors import ConfigError, DamagedCheckpointError
-from keepstep.export.weights import check_target, export, is_exported
+from keepstep.export.weights import export, is_exported
 from keepstep.job import configure
 from keepstep.job.asked import NOTHING, Asked
 from keepstep.job.attempt import Attempt, attempt_of
@@ -34,11 +34,9 @@ from keepstep.job.stop import leave_before
 from keepstep.job.tracker import JsonlTracker
 from keepstep.plan import layout
 from keepstep.plan.batching import Division
-from keepstep.plan.fork import suffix_of
 from keepstep.plan.resume import ResumeDecision, Start
 from keepstep.state.job_state import JobState
 from keepstep.storage.ledger import LedgerFile, rewind
-from keepstep.storage.lineage import read_origin
 
 logger = logging.getLogger("keepstep")
 
@@ -112,7 +110,7 @@ class TrainingJob:
             identity.guard(decision.candidates[0])
         if line is not None:
             attempt.begin(line)
-            identity.folder = attempt.folder
+            identity.move_to(attempt.folder)
         attempt.claim()
         self._train(attempt, context, shape, division, dataset, task, identity, fresh=not is_resumed)
         self._export(attempt.folder / layout.checkpoint_name(self.trainer.total_steps), world)
@@ -137,20 +135,11 @@ class TrainingJob:
     def _check_targets(self, attempt: Attempt, *, fresh: bool) -> None:
         """Refuse now what would fail after days of training."""
         with agreed(attempt.world, "checking the configuration"):
-            configure.check_source(self.trainer.model_stage_factory, fresh=fresh)
-            if (target := self._export_target(attempt.folder)) is not None:
-                check_target(target)
-
-    def _export_target(self, folder: Path) -> Path | None:
-        """Where the weights of this line go: the export of the run is not replaced by that of a line beside it."""
-        if self.trainer.export_to is None:
-            return None
-        target = Path(self.trainer.export_to)
-        return target if read_origin(folder) is None else target.with_name(target.name + suffix_of(folder.name))
+            configure.check_targets(self.trainer, attempt.folder, fresh=fresh)
 
     def _export(self, checkpoint: Path, world: World) -> bool:
         """Export the last checkpoint if that is configured and not done. Returns whether it was made now."""
-        target = self._export_target(checkpoint.parent)
+        target = configure.export_target(self.trainer, checkpoint.parent)
         if target is None:
             return False
         with agreed(world, f"looking for the export {target}"):

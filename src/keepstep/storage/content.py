@@ -7,10 +7,10 @@ import sqlite3
 import stat
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import xxhash
 
@@ -67,7 +67,7 @@ class FileDigests:
         Raises:
             OSError: it cannot be read, or is no regular file.
         """
-        place = os.path.realpath(path)
+        place = os.path.abspath(path)
         if place not in self._known:
             self._known[place] = self._remembered_or_read(place)
         return self._known[place]
@@ -94,17 +94,25 @@ class FileDigests:
         before = _stamp(place)
         row = None
         if self._table is not None and not self._rehash:
-            with suppress(sqlite3.Error):
-                row = self._table.execute(_ASK, (place, before.size, before.modified, before.changed)).fetchone()
+            row = self._ask(_ASK, (place, before.size, before.modified, before.changed))
         if row is not None:
             return str(row[0])
         digest = self._read(place, before.size)
         # One that changes while it is read, or has just been written, is not remembered.
         is_settled = time.time_ns() - max(before.modified, before.changed) > _SETTLED_NS
         if self._table is not None and is_settled and _stamp(place) == before:
-            with suppress(sqlite3.Error):
-                self._table.execute(_NOTE, (place, before.size, before.modified, before.changed, digest))
+            self._ask(_NOTE, (place, before.size, before.modified, before.changed, digest))
         return digest
+
+    def _ask(self, text: str, values: tuple[object, ...]) -> Any:
+        """Ask the cache, or tell it; one that does not answer once is not asked again."""
+        assert self._table is not None
+        try:
+            return self._table.execute(text, values).fetchone()
+        except sqlite3.Error as error:
+            logger.info("digests of files are not remembered: %s", error)
+            self.close()
+            return None
 
     def _read(self, place: str, size: int) -> str:
         state, done = xxhash.xxh3_128(), 0
