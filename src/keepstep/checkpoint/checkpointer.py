@@ -87,6 +87,7 @@ class Checkpointer:
         self._run = RunFolder(self.folder, self._world, claim)
         facts = facts or RunFacts(run_name)
         self._identity = identity or RunIdentity(self.folder, self._world, facts, config, accept, state)
+        self._identity.describe(state.stages)
         self._saver = Saver(
             self._components,
             self._world,

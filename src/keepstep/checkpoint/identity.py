@@ -14,6 +14,7 @@ from keepstep.errors import GuardRefusedError, ResumeError, SaveError
 from keepstep.plan import layout
 from keepstep.plan.guard_text import is_quiet, refusal, sentence
 from keepstep.plan.guards import Accepted, GuardFinding, Wishes, check_wishes, judge, refused
+from keepstep.provenance.adapters import adapter_configs
 from keepstep.provenance.fingerprint import UNKNOWN, fingerprint
 from keepstep.provenance.record import SCHEMA_VERSION, RunFacts, collect
 from keepstep.provenance.tokenizer import is_tokenizer, tokenizer_digest
@@ -60,8 +61,13 @@ class RunIdentity:
         check_wishes(accept)
         self._policies, self._accept = config.guards, tuple(accept)
         self._record: dict[str, Any] | None = None
+        self._adapters: dict[str, Any] = {}
         self._judged: set[int] = set()
         self._findings: tuple[GuardFinding, ...] = ()
+
+    def describe(self, stages: Sequence[Any]) -> None:
+        """Note what the record says of the model itself: its adapters. Not collective, before `record`."""
+        self._adapters = adapter_configs(stages)
 
     def move_to(self, folder: Path) -> None:
         """A new line of the run has been begun in this folder."""
@@ -79,6 +85,8 @@ class RunIdentity:
             hosts = len(set(self._world.gather(host_name())))
             with agreed(self._world, "collecting the run record", SaveError):
                 self._record = collect(self._complete(), self._world.size, hosts) if self._world.rank == 0 else {}
+        if self._record and self._adapters:
+            self._record["adapters"] = self._adapters
         return self._record
 
     def compare(self, step: int) -> tuple[GuardFinding, ...]:

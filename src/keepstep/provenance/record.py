@@ -94,6 +94,7 @@ def collect(facts: RunFacts, world_size: int, hosts: int = 1) -> dict[str, Any]:
         "elastic": facts.elastic,
         "is_one_pass": facts.is_one_pass,
         **machine(),
+        "adapters": {},
         "accepted": [],
         "config": config,
     }

@@ -88,6 +88,11 @@ class JobState:
         return part.inner if isinstance(part, PerRank) else part
 
     @property
+    def stages(self) -> Sequence[nn.Module]:
+        """The model's stages that were given."""
+        return tuple(self._stages)
+
+    @property
     def dp_size(self) -> int | None:
         """The number of ranks that read different samples; None: all."""
         return self._dp[1]
