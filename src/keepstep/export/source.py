@@ -10,12 +10,11 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from keepstep.errors import ConfigError, StateMismatchError
+from keepstep.plan.weight_files import INDEX_FILE, SINGLE_FILE
 from keepstep.state.names import named_tensors
 from keepstep.storage.content import FileDigests
 from keepstep.storage.digest import digest_of_bytes
 
-SINGLE_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
 _SHOWN = 5
 
 
