@@ -67,7 +67,8 @@ def command(
         print_json(done)
         return
     size = human_size(sum(file.size for file in done.files.values()))
+    files = "1 file" if len(done.files) == 1 else f"{len(done.files)} files"
     run = f" of {done.run}" if done.run else ""
-    print(f"exported step {done.step}{run} to {out}: {done.tensors} tensors, {len(done.files)} files, {size}")
+    print(f"exported step {done.step}{run} to {out}: {done.tensors} tensors, {files}, {size}")
     for name, kept in sorted(done.tied.items()):
         print(f"{name} is tied to {kept}, which is written once")

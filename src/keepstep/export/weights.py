@@ -161,7 +161,7 @@ class _Export:
             head = header([one.kind for one in tensors], metadata)
             path = self._folder / scratch_name(name)
             written[name] = write_file(path, head, tensors, advance, lambda key, count: lost.update({key: count}))
-        if lost:
+        if lost.total():
             name, count = lost.most_common(1)[0]
             logger.warning(
                 "%d numbers are too large for %s and became infinite, %d of them in %s; bfloat16 holds them",
