@@ -73,7 +73,7 @@ def test_every_dtype_and_shape_as_the_reference_writes_it(tmp_path: Path, monkey
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
 def test_casts_are_those_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str) -> None:
-    tensors = {name: value for name, value in odd_ones().items() if not "complex" in name}
+    tensors = {name: value for name, value in odd_ones().items() if "complex" not in name}
     checkpoint = save(tmp_path, Tensors(tensors))
     monkeypatch.setattr(stream, "_PIECE", 256)
     export_weights(checkpoint, tmp_path / "out", dtype=dtype)

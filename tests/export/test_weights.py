@@ -9,12 +9,14 @@ from safetensors.torch import load_file, load_model, save_file
 from torch import nn
 
 import keepstep
-from keepstep.errors import ConfigError, DamagedCheckpointError, ExportError
+from keepstep.errors import ConfigError, DamagedCheckpointError, ExportError, StateMismatchError, UnsupportedStateError
 from keepstep.export import weights
 from keepstep.export.folder import read_export
 from keepstep.export.source import load_source
 from keepstep.export.weights import export_weights, is_exported
 from keepstep.ops.diff import diff
+from keepstep.plan.difference import Kind
+from keepstep.plan.weight_files import header
 from keepstep.storage.index import from_bytes
 
 
@@ -225,6 +227,10 @@ def test_trainable_parameters_alone_are_no_model(tmp_path: Path) -> None:
     export_weights(checkpoint, tmp_path / "out", tmp_path / "base.safetensors")
     found = load_file(tmp_path / "out" / "model.safetensors")
     assert all(torch.equal(found[name], value) for name, value in model.state_dict().items())
+    save_file({**model.state_dict(), "0.bias": torch.ones(2)}, tmp_path / "base.safetensors")
+    with pytest.raises(StateMismatchError, match=r"other weights than those that the run was begun with: 0\.bias;"):
+        export_weights(checkpoint, tmp_path / "other", tmp_path / "base.safetensors", dtype="float16")
+    assert not (tmp_path / "other").exists()
 
 
 def test_a_disk_without_room_is_told_before(checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,4 +256,8 @@ def test_a_source_of_all_kinds(checkpoint: Path, tmp_path: Path) -> None:
     assert (found["scalar"].item(), found["empty"].shape, found["empty"].dtype) == (3, (0, 3), torch.float32)
     (tmp_path / "base.safetensors").write_bytes((tmp_path / "base.safetensors").read_bytes()[:-4])
     with pytest.raises(ConfigError, match=r"base\.safetensors is not readable"):
+        export_weights(checkpoint, tmp_path / "cut", tmp_path / "base.safetensors")
+    content = header([Kind("x", "uint8", (2,), 2)], {}).replace(b'"U8"', b'"F4"').replace(b"[2]", b"[4]") + bytes(2)
+    (tmp_path / "base.safetensors").write_bytes(content)
+    with pytest.raises(UnsupportedStateError, match="x is of F4, which readers"):
         export_weights(checkpoint, tmp_path / "cut", tmp_path / "base.safetensors")

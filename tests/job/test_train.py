@@ -188,6 +188,19 @@ def test_a_raised_total_makes_a_new_export(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "export"]
 
 
+def test_configuration_and_tokenizer_of_the_source_go_along_with_the_export(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    base.mkdir()
+    save_file(jobs.Net().state_dict(), base / "model.safetensors")
+    export = tmp_path / "export"
+    source = {"model_stage_factory": {"source_checkpoint": str(base)}}
+    run(jobs.training(tmp_path, 4, export_to=str(export), **source))
+    assert {path.name for path in export.iterdir()} == {"keepstep.json", "model.safetensors"}
+    (base / "tokenizer.json").write_text("{}")
+    run(jobs.training(tmp_path, 8, export_to=str(export), **source))
+    assert (export / "tokenizer.json").read_text() == "{}"
+
+
 class TestOnlyTrainableParameters:
     """A trainable-only checkpoint, and the frozen parameters from source_checkpoint."""
 

@@ -8,20 +8,24 @@ from types import TracebackType
 from typing import Any, Protocol
 
 import torch
+import xxhash
 from safetensors import SafetensorError, safe_open
 
+from keepstep.dcp.digests import bytes_of
 from keepstep.dcp.entries import Stored
-from keepstep.dcp.reader import fill_boxes
+from keepstep.dcp.reader import fill_boxes, read_trees
 from keepstep.dcp.regions import Box
 from keepstep.dcp.source import Source
-from keepstep.errors import ConfigError
+from keepstep.errors import ConfigError, StateMismatchError, UnsupportedStateError
 from keepstep.export.source import find_files
+from keepstep.plan.weight_files import DTYPES
 from keepstep.state.component import under
+from keepstep.state.frozen import FROZEN
 
 # What is wanted of an origin: a name, a part of that tensor, and the memory to fill, of that shape and dtype.
 Wanted = tuple[str, Box, torch.Tensor]
-_FROZEN = "frozen"
 _SHOWN = 5
+_OF_FORMAT = {name: dtype for dtype, name in DTYPES.items()}
 
 
 @dataclass(frozen=True)
@@ -40,6 +44,9 @@ class Origin(Protocol):
 
     def fill(self, wanted: Sequence[Wanted]) -> None:
         """Fill memory with parts of the weights."""
+
+    def check_frozen(self) -> None:
+        """Judge what was read, when all that this rank needs has been."""
 
 
 class CheckpointOrigin:
@@ -71,13 +78,20 @@ class CheckpointOrigin:
             names = tuple(self._name(other) for other in others)
             self.weights[self._name(key)] = Weight(what.dtype, tuple(what.shape), names)
 
-    def lacking(self) -> list[str]:
-        """Names of frozen weights, of which the checkpoint holds digests only."""
-        return [key.removeprefix(f"{_FROZEN}.") for key in under(_FROZEN, self._source.stored())]
+    def frozen(self) -> dict[str, str]:
+        """Names of frozen weights, which the checkpoint does not hold, with their digests (see `digest_tensor`).
+
+        Raises as `keepstep.dcp.reader.read_trees`.
+        """
+        digests = read_trees(self._source, under(FROZEN, self._source.stored()))
+        return {key.removeprefix(f"{FROZEN}."): str(digest) for key, digest in digests.items()}
 
     def fill(self, wanted: Sequence[Wanted]) -> None:
         """Every block that is read is compared with its digest. Raises as `keepstep.dcp.reader.fill`."""
         fill_boxes(self._source, [(f"{self._prefix}.{name}", box, target) for name, box, target in wanted])
+
+    def check_frozen(self) -> None:
+        """Every block was compared already."""
 
     def _name(self, key: str) -> str:
         return key[len(self._prefix) + 1 :]
@@ -86,12 +100,20 @@ class CheckpointOrigin:
 class FilesOrigin:
     """The tensors of a safetensors model state, but for some names. A context manager.
 
+    Args:
+        place: see `find_files`.
+        without: names that are left out.
+        frozen: digests of what a run was begun with, by name: what is read is compared with them.
+
     Raises:
         ConfigError: there is none, or it is not readable.
+        UnsupportedStateError: a dtype that torch does not read.
     """
 
-    def __init__(self, place: str | Path, without: Collection[str]) -> None:
+    def __init__(self, place: str | Path, without: Collection[str], frozen: Mapping[str, str]) -> None:
         self.weights: dict[str, Weight] = {}
+        self._place, self._frozen = place, frozen
+        self._digests: dict[str, Any] = {}
         self._file_of: dict[str, Path] = {}
         self._open: dict[Path, Any] = {}
         self._closing = ExitStack()
@@ -106,17 +128,36 @@ class FilesOrigin:
                 raise ConfigError(f"{path} is not readable: {error}") from error
 
     def fill(self, wanted: Sequence[Wanted]) -> None:
-        """Raises ConfigError when a file is not readable any more."""
+        """Of each tensor the parts are asked for one after the other, so that it is digested on the way.
+
+        Raises:
+            ConfigError: a file is not readable any more.
+        """
         for name, box, target in wanted:
             path = self._file_of[name]
             try:
-                if not box.shape:
+                if box.shape:
+                    cut = tuple(slice(at, at + length) for at, length in zip(box.at, box.shape, strict=True))
+                    target.copy_(self._open[path].get_slice(name)[cut])
+                else:
                     target.copy_(self._open[path].get_tensor(name))
-                    continue
-                cut = tuple(slice(at, at + length) for at, length in zip(box.at, box.shape, strict=True))
-                target.copy_(self._open[path].get_slice(name)[cut])
             except SafetensorError as error:
                 raise ConfigError(f"{path} is not readable: {error}") from error
+            if self._frozen.get(name):
+                # The job may have loaded them in another dtype than the files have.
+                known = getattr(torch, self._frozen[name].partition("(")[0].removeprefix("torch."), target.dtype)
+                self._digests.setdefault(name, xxhash.xxh3_128()).update(bytes_of(target.to(known)))
+
+    def check_frozen(self) -> None:
+        """Raises StateMismatchError when what was read is not what the run was begun with."""
+        found = self._digests.items()
+        others = sorted(name for name, state in found if not self._frozen[name].endswith(state.hexdigest()))
+        if others:
+            more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+            raise StateMismatchError(
+                f"{self._place} has other weights than those that the run was begun with: {', '.join(others[:_SHOWN])}"
+                f"{more}; name the right ones as the source"
+            )
 
     def close(self) -> None:
         """Close all files."""
@@ -134,9 +175,11 @@ class FilesOrigin:
 def _form(file: Any, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
     part = file.get_slice(name)
     shape = tuple(part.get_shape())
-    # Of none of its elements, torch's dtype is told as of all.
-    one = part[0:0] if shape else file.get_tensor(name)
-    return one.dtype, shape
+    known = _OF_FORMAT.get(part.get_dtype())
+    if known is None:
+        raise UnsupportedStateError(f"{name} is of {part.get_dtype()}, which readers of safetensors files do not take")
+    dtype: torch.dtype = getattr(torch, known)
+    return dtype, shape
 
 
 def _nothing_there(folder: Path, prefix: str, stored: Mapping[str, Stored]) -> str:

@@ -17,7 +17,7 @@ from keepstep.export.stream import Outgoing
 from keepstep.plan import layout
 from keepstep.plan.difference import Kind
 from keepstep.plan.manifest import Manifest
-from keepstep.plan.weight_files import DTYPES, divide
+from keepstep.plan.weight_files import DTYPES, METADATA, divide
 from keepstep.storage.run_record import read_true_record
 from keepstep.storage.survey import inspect
 
@@ -77,13 +77,14 @@ def select(stack: ExitStack, checkpoint: Path, wish: Wish) -> Selection:
     except DamageFoundError as error:
         raise DamagedCheckpointError(f"{checkpoint} is damaged and not exported: {error}") from error
     main = CheckpointOrigin(opened, wish.weights)
+    frozen = main.frozen() if wish.weights == MODEL else {}
     origins: list[Origin] = [main]
     tied = {other: name for name, weight in main.weights.items() for other in weight.names}
     if wish.source is not None:
-        origins.append(stack.enter_context(FilesOrigin(wish.source, {*main.weights, *tied})))
+        origins.append(stack.enter_context(FilesOrigin(wish.source, {*main.weights, *tied}, frozen)))
     held = {name for origin in origins for name in origin.weights} | tied.keys()
-    lacking = [name for name in main.lacking() if name not in held]
-    if lacking and not wish.partial and wish.weights == MODEL:
+    lacking = sorted(frozen.keys() - held)
+    if lacking and not wish.partial:
         raise ConfigError(_incomplete(checkpoint, lacking))
     tensors = {
         name: Outgoing(_kind(name, weight.dtype, weight.shape, wish.dtype), origin)
@@ -131,6 +132,8 @@ def _kind(name: str, stored: torch.dtype, shape: Sequence[int], cast: Dtype | No
     known = str(dtype).removeprefix("torch.")
     if known not in DTYPES:
         raise UnsupportedStateError(f"{name} is of {known}, which readers of safetensors files do not take")
+    if name == METADATA:
+        raise UnsupportedStateError(f"a tensor cannot be called {name} in a safetensors file")
     return Kind(name, known, tuple(shape), prod(shape) * dtype.itemsize)
 
 

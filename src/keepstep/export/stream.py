@@ -2,9 +2,8 @@
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 
 import torch
@@ -69,14 +68,12 @@ def write_file(
 
     try:
         with ThreadPoolExecutor(1) as writer:
-            pending: Future[None] | None = None
-            for piece in chain([memoryview(head)], _pieces(tensors, lost)):
-                if pending is not None:
-                    pending.result()
-                pending = writer.submit(write, piece)
-                advance(0 if piece.obj is head else len(piece))
-            if pending is not None:
+            pending = writer.submit(write, memoryview(head))
+            for piece in _pieces(tensors, lost):
                 pending.result()
+                pending = writer.submit(write, piece)
+                advance(len(piece))
+            pending.result()
             # Whether the disk takes it and whether the file holds it are two questions, asked at the same time.
             syncing = writer.submit(os.fsync, descriptor)
             written = WrittenFile(size, state.hexdigest())

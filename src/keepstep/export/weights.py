@@ -79,6 +79,7 @@ def export_weights(
     Raises:
         ConfigError: an argument cannot work: the checkpoint is none, `target` holds something that is no export, ...
         DamagedCheckpointError: a byte of what is exported, or the size of any file, is not as it was written.
+        StateMismatchError: `source` is not what the run was begun with.
         UnsupportedStateError: a tensor of a dtype that safetensors files do not have.
         ExportError: there is no room, or what is read back is not what was written.
         RankFailedError: another rank failed.
@@ -154,13 +155,15 @@ class _Export:
 
         # Equal weights should be equal files: which checkpoint they are of stands in the record. What is left out as
         # tied stands where Hugging Face has it: here if there is one file, else in the index.
-        metadata = {"format": "pt", **(chosen.tied if len(chosen.files) == 1 else {})}
+        metadata = {**(chosen.tied if len(chosen.files) == 1 else {}), "format": "pt"}
         written = {}
         for name in own:
             tensors = chosen.files[name]
             head = header([one.kind for one in tensors], metadata)
             path = self._folder / scratch_name(name)
             written[name] = write_file(path, head, tensors, advance, lambda key, count: lost.update({key: count}))
+        for origin in {one.origin for name in own for one in chosen.files[name]}:
+            origin.check_frozen()
         if lost.total():
             name, count = lost.most_common(1)[0]
             logger.warning(

@@ -9,6 +9,8 @@ from keepstep.plan.difference import Kind
 
 SINGLE_FILE = "model.safetensors"
 INDEX_FILE = "model.safetensors.index.json"
+# The one name in a header that is no tensor's.
+METADATA = "__metadata__"
 # The format's name of each dtype that its readers take, by torch's name. In this order they lie in a file: elements of
 # more bytes first, so that each tensor begins at a multiple of its element. It is the order of the reference writer.
 DTYPES = {
@@ -91,7 +93,7 @@ def header(kinds: Sequence[Kind], metadata: Mapping[str, str]) -> bytes:
     Equal arguments give equal bytes: entries of `metadata` are sorted, `format` comes first.
     """
     first = sorted(metadata, key=lambda name: (name != "format", name))
-    fields: dict[str, object] = {"__metadata__": {name: metadata[name] for name in first}}
+    fields: dict[str, object] = {METADATA: {name: metadata[name] for name in first}}
     at = 0
     for kind in kinds:
         fields[kind.key] = {
