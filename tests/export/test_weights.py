@@ -83,6 +83,14 @@ def test_what_is_no_checkpoint_is_refused(tmp_path: Path) -> None:
         export_weights(tmp_path / "save-5", tmp_path / "out")
 
 
+def test_arguments_that_cannot_work_are_refused(checkpoint: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="nobody writes into a checkpoint"):
+        export_weights(checkpoint, checkpoint / "out")
+    for more in ({"dtype": "int8"}, {"max_shard_size": 0}):
+        with pytest.raises(ConfigError, match="dtype must be one of bfloat16, float16, float32, and max_shard_size"):
+            export_weights(checkpoint, tmp_path / "out", **more)
+
+
 def test_what_a_partial_checkpoint_lacks_comes_from_the_source(checkpoint: Path, tmp_path: Path) -> None:
     source = {"0.weight": torch.zeros(3, 2), "base.weight": torch.ones(2)}
     save_file(source, tmp_path / "base.safetensors")

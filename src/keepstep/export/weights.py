@@ -6,12 +6,12 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, get_args
 
 from keepstep.dcp.source import DamageFoundError
 from keepstep.dist.agree import told_by_all
 from keepstep.dist.world import SingleWorld, World
-from keepstep.errors import DamagedCheckpointError, ExportError, KeepstepError
+from keepstep.errors import ConfigError, DamagedCheckpointError, ExportError, KeepstepError
 from keepstep.export.folder import (
     RECORD_FILE,
     begin,
@@ -112,7 +112,11 @@ class _Export:
         """Find out what is written, and whether that can be."""
 
         def work() -> None:
+            if wish.dtype not in (None, *get_args(Dtype)) or wish.max_shard_size < 1:
+                raise ConfigError(f"dtype must be one of {', '.join(get_args(Dtype))}, and max_shard_size at least 1")
             check_target(self._target)
+            if self._target.resolve().is_relative_to(self._checkpoint.resolve()):
+                raise ConfigError(f"export to {self._target}: nobody writes into a checkpoint; choose another folder")
             self._dtype = wish.dtype
             self._beside = [] if side_files is None else find_side_files(side_files)
             self._selection = select(stack, self._checkpoint, wish)
