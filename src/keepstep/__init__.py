@@ -8,6 +8,7 @@ from keepstep.errors import (
     ConfigError,
     CouldNotLookError,
     DamagedCheckpointError,
+    ExportError,
     FaultError,
     GuardRefusedError,
     KeepstepError,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from keepstep.checkpoint.checkpointer import Checkpointer
     from keepstep.config.checkpointing import CheckpointingConfig
     from keepstep.dcp.foreign import load_dcp
+    from keepstep.export.weights import export_weights
     from keepstep.provenance.record import RunFacts
     from keepstep.state.codec import declare
     from keepstep.state.job_state import JobState
@@ -40,6 +42,7 @@ _LAZY = {
     "PerRank": "keepstep.state.stateful",
     "RunFacts": "keepstep.provenance.record",
     "declare": "keepstep.state.codec",
+    "export_weights": "keepstep.export.weights",
     "load_dcp": "keepstep.dcp.foreign",
 }
 
@@ -50,6 +53,7 @@ __all__ = [
     "ConfigError",
     "CouldNotLookError",
     "DamagedCheckpointError",
+    "ExportError",
     "FaultError",
     "GuardRefusedError",
     "JobState",
@@ -67,6 +71,7 @@ __all__ = [
     "TwinCheckError",
     "UnsupportedStateError",
     "declare",
+    "export_weights",
     "load_dcp",
 ]
 

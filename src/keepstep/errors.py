@@ -91,6 +91,10 @@ class StopRequested(KeepstepError, RuntimeError):
     exit_code = 75
 
 
+class ExportError(KeepstepError, OSError):
+    """An export could not be written, or is not what was meant. No folder that loads was left."""
+
+
 class FaultError(KeepstepError, RuntimeError):
     """A fault could not be made here (see `keepstep.testing.faults`): the message says what is missing."""
 

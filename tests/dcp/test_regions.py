@@ -1,10 +1,12 @@
 """Any region of any tensor is read completely, and hardly more than it."""
 
+import math
+
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keepstep.dcp.regions import Box, overlap, spans
+from keepstep.dcp.regions import Box, overlap, slabs, spans
 
 
 @st.composite
@@ -56,3 +58,12 @@ def test_boxes_overlap_where_both_are() -> None:
     assert overlap(Box((0,), (2,)), Box((2,), (2,))) is None
     assert overlap(Box((0,), (0,)), Box((0,), (2,))) is None
     assert overlap(Box((), ()), Box((), ())) == Box((), ())
+
+
+@given(st.lists(st.integers(0, 6), min_size=0, max_size=4), st.integers(1, 50))
+def test_slabs_follow_each_other_and_make_up_the_tensor(shape: list[int], longest: int) -> None:
+    whole = torch.arange(math.prod(shape)).reshape(shape)
+    boxes = list(slabs(shape, longest))
+    parts = [whole[tuple(slice(a, a + n) for a, n in zip(box.at, box.shape, strict=True))] for box in boxes]
+    assert all(box.elements <= longest for box in boxes)
+    assert [value for part in parts for value in part.flatten().tolist()] == list(range(whole.numel()))

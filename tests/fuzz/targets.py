@@ -22,7 +22,7 @@ from keepstep.dcp.pickles import pickle_trees, unpickle_tree
 from keepstep.dcp.reader import fill, read_trees
 from keepstep.dcp.source import DamageFoundError, open_source
 from keepstep.errors import DamagedCheckpointError, StateMismatchError, UnsupportedStateError
-from keepstep.export.weights import export
+from keepstep.export.weights import export_weights
 from keepstep.ops.diff import diff
 from keepstep.ops.show import show
 from keepstep.ops.verify import verify
@@ -245,7 +245,7 @@ def _compared(one: Path, other: Path) -> None:
 
 def _export(folder: Path, checkpoint: Path) -> Target:
     """The weights as a safetensors file, compared with where they came from."""
-    export(checkpoint, folder / "export")
+    export_weights(checkpoint, folder / "export")
     place = folder / "export" / "model.safetensors"
 
     def any_header(rng: random.Random, data: bytes) -> bytes:

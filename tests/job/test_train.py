@@ -159,7 +159,7 @@ def test_killed_between_the_last_commit_and_the_export_the_next_start_makes_the_
     def die_before_the_export() -> None:
         import os
 
-        train_module.export = lambda *_: os._exit(9)
+        train_module.export_weights = lambda *_, **__: os._exit(9)
         TrainingJob(jobs.training(tmp_path, export_to=str(export))).run()
 
     assert forks.run(die_before_the_export)[0].status == 9
@@ -186,6 +186,19 @@ def test_a_raised_total_makes_a_new_export(tmp_path: Path) -> None:
     assert json.loads((export / "keepstep.json").read_text())["step"] == 12
     assert not torch.equal(first["adapter.weight"], second["adapter.weight"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["checkpoints", "export"]
+
+
+def test_configuration_and_tokenizer_of_the_source_go_along_with_the_export(tmp_path: Path) -> None:
+    base = tmp_path / "base"
+    base.mkdir()
+    save_file(jobs.Net().state_dict(), base / "model.safetensors")
+    export = tmp_path / "export"
+    source = {"model_stage_factory": {"source_checkpoint": str(base)}}
+    run(jobs.training(tmp_path, 4, export_to=str(export), **source))
+    assert {path.name for path in export.iterdir()} == {"keepstep.json", "model.safetensors"}
+    (base / "tokenizer.json").write_text("{}")
+    run(jobs.training(tmp_path, 8, export_to=str(export), **source))
+    assert (export / "tokenizer.json").read_text() == "{}"
 
 
 class TestOnlyTrainableParameters:

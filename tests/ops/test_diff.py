@@ -18,7 +18,7 @@ from torch.distributed.fsdp import fully_shard
 
 import keepstep
 from keepstep.errors import CheckpointNotFoundError, ConfigError, DamagedCheckpointError, KeepstepError
-from keepstep.export.weights import export
+from keepstep.export.weights import export_weights
 from keepstep.ops import compare, data_reader
 from keepstep.ops.diff import Comparison, diff
 from keepstep.storage.digest import BLOCK_SIZE
@@ -289,7 +289,7 @@ def test_checkpoints_of_other_ranks(tmp_path: Path) -> None:
 def test_exports(tmp_path: Path) -> None:
     model = linear()
     a = save(tmp_path / "a", model, text="one")
-    export(a, tmp_path / "export")
+    export_weights(a, tmp_path / "export")
     for address in (tmp_path / "export", tmp_path / "export" / "model.safetensors"):
         found = compared(a, address)
         assert found.same_state

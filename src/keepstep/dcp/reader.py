@@ -87,13 +87,23 @@ def fill(source: Source, tensors: Mapping[str, torch.Tensor]) -> None:
     """
     # Elements that share memory (expanded buffers) cannot be written one by one.
     apart = {key: torch.empty(t.shape, dtype=t.dtype) for key, t in tensors.items() if _overlaps(t)}
-    wanted = [one for key, tensor in {**tensors, **apart}.items() for one in _wanted(source, key, tensor)]
+    wanted = [(key, *part) for key, tensor in {**tensors, **apart}.items() for part in parts_of(tensor)]
     with torch.no_grad():
-        read_parts(source, [read for piece, region, target in wanted for read in _reads(piece, region, target)])
+        fill_boxes(source, wanted)
         for key, values in apart.items():
             _spread(key, values, tensors[key])
     for device in {tensor.device for tensor in tensors.values() if tensor.is_cuda}:
         torch.cuda.synchronize(device)
+
+
+def fill_boxes(source: Source, wanted: Sequence[tuple[str, Box, torch.Tensor]]) -> None:
+    """Fill memory with parts of stored tensors: the key, which part of it, and the memory, of that shape and dtype.
+
+    Raises as `fill`.
+    """
+    found = [one for key, box, part in wanted for one in _found(source, key, box, part)]
+    with torch.no_grad():
+        read_parts(source, [read for piece, region, target in found for read in _reads(piece, region, target)])
 
 
 def read_parts(source: Source, reads: Sequence[Read]) -> None:
@@ -136,24 +146,23 @@ def _spread(key: str, values: torch.Tensor, target: torch.Tensor) -> None:
     base.copy_(first)
 
 
-def _wanted(source: Source, key: str, tensor: torch.Tensor) -> Iterator[tuple[Piece, Box, torch.Tensor]]:
-    """What this rank needs of a key: stored pieces, the region of each, and where it goes."""
-    for box, part in parts_of(tensor):
-        found = 0
-        for piece in source.pieces.get(key, ()):
-            if (piece.item.at, piece.item.shape) == (box.at, box.shape):
-                found += box.elements
-                yield piece, Box((0,) * len(box.shape), box.shape), part
-                continue
-            stored = Box(piece.item.at, piece.item.shape)
-            common = overlap(box, stored)
-            if common is not None:
-                found += common.elements
-                target = narrowed(part, Box(_minus(common.at, box.at), common.shape))
-                yield piece, Box(_minus(common.at, stored.at), common.shape), target
-        if found != box.elements:
-            problem = f"{key} has {found} of the {box.elements} elements of {box.shape} at {box.at}"
-            raise DamageFoundError(Damage(layout.METADATA, problem))
+def _found(source: Source, key: str, box: Box, part: torch.Tensor) -> Iterator[tuple[Piece, Box, torch.Tensor]]:
+    """Where a part of a tensor lies: each stored piece, the region of it, and where that goes."""
+    found = 0
+    for piece in source.pieces.get(key, ()):
+        if (piece.item.at, piece.item.shape) == (box.at, box.shape):
+            found += box.elements
+            yield piece, Box((0,) * len(box.shape), box.shape), part
+            continue
+        stored = Box(piece.item.at, piece.item.shape)
+        common = overlap(box, stored)
+        if common is not None:
+            found += common.elements
+            target = narrowed(part, Box(_minus(common.at, box.at), common.shape))
+            yield piece, Box(_minus(common.at, stored.at), common.shape), target
+    if found != box.elements:
+        problem = f"{key} has {found} of the {box.elements} elements of {box.shape} at {box.at}"
+        raise DamageFoundError(Damage(layout.METADATA, problem))
 
 
 def verify_rest(source: Source, runs: Sequence[tuple[str, int, int]]) -> None:

@@ -94,3 +94,26 @@ def spans(whole: Sequence[int], region: Box, *, gap: int, longest: int) -> Itera
             shape,
             (*strides[:split], *inner_strides),
         )
+
+
+def slabs(shape: Sequence[int], longest: int) -> Iterator[Box]:
+    """Cut a tensor into boxes whose elements follow each other, row by row, from the first to the last.
+
+    Args:
+        shape: the tensor's.
+        longest: elements that a box may have.
+    """
+    dims = len(shape)
+    inner, split = 1, dims
+    while split and inner * shape[split - 1] <= longest:
+        split -= 1
+        inner *= shape[split]
+    if not split:
+        if inner:
+            yield Box((0,) * dims, tuple(shape))
+        return
+    # Whole of the dimensions from `split` on; of the one before it, as many rows as may be.
+    rows, rest = max(1, longest // max(1, inner)), tuple(shape[split:])
+    for index in product(*(range(n) for n in shape[: split - 1]), range(0, shape[split - 1], rows)):
+        count = min(rows, shape[split - 1] - index[-1])
+        yield Box((*index, *(0 for _ in rest)), (1,) * (split - 1) + (count, *rest))

@@ -10,12 +10,11 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from keepstep.errors import ConfigError, StateMismatchError
+from keepstep.plan.weight_files import INDEX_FILE, SINGLE_FILE
 from keepstep.state.names import named_tensors
 from keepstep.storage.content import FileDigests
 from keepstep.storage.digest import digest_of_bytes
 
-SINGLE_FILE = "model.safetensors"
-INDEX_FILE = "model.safetensors.index.json"
 _SHOWN = 5
 
 
@@ -73,14 +72,18 @@ def load_source(
     wanted = {
         name: value for name, value in named_tensors(models) if isinstance(value, torch.Tensor) and name not in skip
     }
+    filled = set()
     for file in find_files(source):
         try:
             with safe_open(file, framework="pt") as content:
                 for name in set(content.keys()) & wanted.keys():
-                    _copy(wanted.pop(name), content.get_tensor(name), name, source)
+                    target = wanted.pop(name)
+                    _copy(target, content.get_tensor(name), name, source)
+                    filled.add(id(target))
         except SafetensorError as error:
             raise ConfigError(f"source_checkpoint = {source}: {file} is not readable: {error}") from error
-    names = sorted(set(wanted) - set(optional))
+    # Of tied weights such files hold one; the model has the others by it.
+    names = sorted(name for name in wanted.keys() - set(optional) if id(wanted[name]) not in filled)
     if names:
         more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
         raise StateMismatchError(f"source_checkpoint = {source} lacks {', '.join(names[:_SHOWN])}{more}")

@@ -13,6 +13,7 @@ from keepstep.config.mesh import MeshConfig
 from keepstep.config.training import BatchingConfig, ModelStageFactoryConfig, OptimizerConfig, TrainerConfig
 from keepstep.dist.mesh import MeshShape, solve_mesh
 from keepstep.errors import ConfigError
+from keepstep.export.side_files import has_side_files
 from keepstep.export.source import find_files, load_source
 from keepstep.export.weights import check_target
 from keepstep.plan.batching import BatchingError, Division, divide
@@ -99,6 +100,12 @@ def export_target(trainer: TrainerConfig, folder: Path) -> Path | None:
         return None
     target = Path(trainer.export_to)
     return target if read_origin(folder) is None else target.with_name(target.name + suffix_of(folder.name))
+
+
+def side_files(config: ModelStageFactoryConfig) -> str | None:
+    """The folder whose configuration and tokenizer go beside exported weights; None where the job knows of none."""
+    source = config.source_checkpoint
+    return source if source is not None and has_side_files(source) else None
 
 
 def check_targets(trainer: TrainerConfig, folder: Path, *, fresh: bool) -> None:

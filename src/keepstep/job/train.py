@@ -18,7 +18,7 @@ from keepstep.dist.launch import launched_ranks
 from keepstep.dist.mesh import MeshShape, Place
 from keepstep.dist.world import World
 from keepstep.errors import ConfigError, DamagedCheckpointError
-from keepstep.export.weights import export, is_exported
+from keepstep.export.weights import export_weights, is_exported
 from keepstep.job import configure
 from keepstep.job.asked import NOTHING, Asked
 from keepstep.job.attempt import Attempt, attempt_of
@@ -146,19 +146,18 @@ class TrainingJob:
             done = world.rank == 0 and is_exported(checkpoint, target)
         if world.broadcast(done):
             return False
-        damage: DamagedCheckpointError | None = None
-        with agreed(world, f"exporting {checkpoint} to {target}"):
-            if world.rank == 0:
-                factory = self.trainer.model_stage_factory
-                partial = factory.checkpoint_only_trainable_parameters
-                try:
-                    export(checkpoint, target, factory.source_checkpoint if partial else None)
-                    logger.info("exported step %s to %s", layout.step_of(checkpoint.name), target)
-                except DamagedCheckpointError as error:
-                    damage = error
-        damage = world.broadcast(damage)
-        if damage is not None:
-            raise damage
+        factory = self.trainer.model_stage_factory
+        partial = factory.checkpoint_only_trainable_parameters
+        export_weights(
+            checkpoint,
+            target,
+            factory.source_checkpoint if partial else None,
+            side_files=configure.side_files(factory),
+            partial=partial,
+            world=world,
+        )
+        if world.rank == 0:
+            logger.info("exported step %s to %s", layout.step_of(checkpoint.name), target)
         return True
 
     def _train(

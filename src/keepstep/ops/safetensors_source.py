@@ -5,6 +5,7 @@ import math
 import os
 import reprlib
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,38 +15,20 @@ from keepstep.plan import layout
 from keepstep.plan.difference import Kind
 from keepstep.plan.evidence import Digests
 from keepstep.plan.pieces import Shard
+from keepstep.plan.weight_files import DTYPES, INDEX_FILE
 from keepstep.storage.index import ELEMENT_SIZES
 from keepstep.storage.part import read_fully
 from keepstep.storage.plain import NotPlainError, open_plain, read_plain
 
 SUFFIX = ".safetensors"
-INDEX = "model.safetensors.index.json"
 _PREFIX = "model."
 # The longest header that the format allows, in bytes, and the longest list of files that is read.
 _MAX_HEADER = 100_000_000
 _MAX_LIST = 64 * 1024 * 1024
 _MAX_DIMS = 1024
 _MAX_COUNT = (1 << 63) - 1
-# The format's names of dtypes by torch's.
-_DTYPES = {
-    "BOOL": "bool",
-    "U8": "uint8",
-    "I8": "int8",
-    "F8_E4M3": "float8_e4m3fn",
-    "F8_E5M2": "float8_e5m2",
-    "F8_E8M0": "float8_e8m0fnu",
-    "U16": "uint16",
-    "I16": "int16",
-    "F16": "float16",
-    "BF16": "bfloat16",
-    "U32": "uint32",
-    "I32": "int32",
-    "F32": "float32",
-    "U64": "uint64",
-    "I64": "int64",
-    "F64": "float64",
-    "C64": "complex64",
-}
+# Torch's names of dtypes by the format's. No reader of torch takes the last one.
+_DTYPES = {name: dtype for dtype, name in DTYPES.items()} | {"F8_E8M0": "float8_e8m0fnu"}
 
 
 class _HeaderError(ValueError):
@@ -62,11 +45,11 @@ def safetensors_side(path: Path) -> Side:
     """
     files: list[DataFile] = []
     items: dict[str, Item] = {}
-    for file in _files(path):
+    places, notes = _files(path)
+    for file in places:
         size, header, begin = _open(file)
+        notes |= _notes(header.pop("__metadata__", None))
         for name, fields in header.items():
-            if name == "__metadata__":
-                continue
             key = _PREFIX + name
             if key in items:
                 raise DamagedCheckpointError(f"{path}: {reprlib.repr(name)} is in two of its files; keep one of them")
@@ -75,6 +58,11 @@ def safetensors_side(path: Path) -> Side:
             except _HeaderError as error:
                 raise DamagedCheckpointError(f"{file}: {reprlib.repr(name)} {error}; write the export anew") from None
         files.append(DataFile(file, size, Digests(b"", 1, 1)))
+    # A name that was left out because its tensor is written under another one.
+    for name, kept in notes.items():
+        item = items.get(_PREFIX + kept)
+        if item is not None and name != "format":
+            items.setdefault(_PREFIX + name, replace(item, kind=replace(item.kind, key=_PREFIX + name)))
     total = sum(file.size for file in files)
     return Side(str(path), "safetensors", None, None, total, None, tuple(files), items)
 
@@ -88,16 +76,25 @@ def _listed(folder: Path) -> list[str]:
     return sorted(name for name in os.listdir(folder) if name.endswith(SUFFIX) and not name.startswith("."))
 
 
-def _files(path: Path) -> list[Path]:
+def _notes(metadata: Any) -> dict[str, str]:
+    """The entries of a metadata section that say a text of a text."""
+    if not isinstance(metadata, dict):
+        return {}
+    return {name: kept for name, kept in metadata.items() if isinstance(kept, str)}
+
+
+def _files(path: Path) -> tuple[list[Path], dict[str, str]]:
+    """The files of an export, and what its index notes beside."""
     try:
         if not path.is_dir():
-            return [path.resolve(strict=True)]  # who names a file may name it by a link
-        if not os.path.lexists(path / INDEX):
-            return [path / name for name in _listed(path)]
-        names = set(json.loads(read_plain(path / INDEX, _MAX_LIST))["weight_map"].values())
+            return [path.resolve(strict=True)], {}  # who names a file may name it by a link
+        if not os.path.lexists(path / INDEX_FILE):
+            return [path / name for name in _listed(path)], {}
+        index = json.loads(read_plain(path / INDEX_FILE, _MAX_LIST))
+        names, notes = set(index["weight_map"].values()), _notes(index.get("metadata"))
         unsafe = [name for name in names if type(name) is not str or not layout.is_safe_file_name(name)]
         if unsafe:
-            raise DamagedCheckpointError(f"{path / INDEX}: file name {reprlib.repr(unsafe[0])} is not allowed")
+            raise DamagedCheckpointError(f"{path / INDEX_FILE}: file name {reprlib.repr(unsafe[0])} is not allowed")
     except FileNotFoundError as error:
         raise CheckpointNotFoundError(f"{path}: {error.strerror}") from error
     except OSError as error:
@@ -105,8 +102,8 @@ def _files(path: Path) -> list[Path]:
     except (NotPlainError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         if isinstance(error, DamagedCheckpointError):
             raise
-        raise DamagedCheckpointError(f"{path / INDEX} is not readable: {reprlib.repr(str(error))}") from None
-    return [path / name for name in sorted(names)]
+        raise DamagedCheckpointError(f"{path / INDEX_FILE} is not readable: {reprlib.repr(str(error))}") from None
+    return [path / name for name in sorted(names)], notes
 
 
 def _open(file: Path) -> tuple[int, dict[str, Any], int]:

@@ -1,0 +1,74 @@
+"""`keepstep export`: the weights of a checkpoint as safetensors."""
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from keepstep.cli.output import human_size, print_json
+
+
+class DtypeChoice(StrEnum):
+    """What `--dtype` takes."""
+
+    bfloat16 = "bfloat16"
+    float16 = "float16"
+    float32 = "float32"
+
+
+def command(
+    checkpoint: Annotated[Path, typer.Argument(metavar="CKPT", help="A save-<step> folder.")],
+    out: Annotated[Path, typer.Argument(help="The folder to make, or that of an earlier export.")],
+    max_shard_size: Annotated[
+        str, typer.Option("--max-shard-size", help="Write several files where one would be larger: 5GB, 500MB, ...")
+    ] = "5GB",
+    dtype: Annotated[DtypeChoice | None, typer.Option("--dtype", help="Cast floats of 16 bits and more.")] = None,
+    weights: Annotated[
+        str, typer.Option("--weights", metavar="PREFIX", help="Which set of weights: model, task.ema, ...")
+    ] = "model",
+    beside: Annotated[
+        Path | None, typer.Option("--with", metavar="FOLDER", help="Copy configuration and tokenizer from here.")
+    ] = None,
+    source: Annotated[
+        Path | None, typer.Option("--source", help="Base weights, for a checkpoint of trainable parameters only.")
+    ] = None,
+    partial: Annotated[bool, typer.Option("--partial", help="Export such a checkpoint without base weights.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+) -> None:
+    """Write the weights of a checkpoint as safetensors, in the layout of Hugging Face.
+
+    Example: keepstep export runs/checkpoints/stdlib-lm/save-400 out --dtype bfloat16
+    """
+    from keepstep.cli.progress import Bar
+    from keepstep.errors import ConfigError
+    from keepstep.plan.weight_files import SizeError, parse_size
+
+    try:
+        most = parse_size(max_shard_size)
+    except SizeError as error:
+        raise ConfigError(f"--max-shard-size: {error}") from None
+
+    from keepstep.export.weights import export_weights
+
+    with Bar("exporting") as bar:
+        done = export_weights(
+            checkpoint,
+            out,
+            source,
+            weights=weights,
+            dtype=None if dtype is None else dtype.value,
+            max_shard_size=most,
+            side_files=beside,
+            partial=partial,
+            watch=bar,
+        )
+    if as_json:
+        print_json(done)
+        return
+    size = human_size(sum(file.size for file in done.files.values()))
+    files = "1 file" if len(done.files) == 1 else f"{len(done.files)} files"
+    run = f" of {done.run}" if done.run else ""
+    print(f"exported step {done.step}{run} to {out}: {done.tensors} tensors, {files}, {size}")
+    for name, kept in sorted(done.tied.items()):
+        print(f"{name} is tied to {kept}, which is written once")
