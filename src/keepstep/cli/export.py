@@ -1,5 +1,6 @@
 """`keepstep export`: the weights of a checkpoint as safetensors."""
 
+from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
@@ -7,6 +8,13 @@ from typing import Annotated
 import typer
 
 from keepstep.cli.output import human_size, print_json
+
+
+class FormChoice(StrEnum):
+    """What `--to` takes."""
+
+    safetensors = "safetensors"
+    peft = "peft"
 
 
 class DtypeChoice(StrEnum):
@@ -34,12 +42,27 @@ def command(
         Path | None, typer.Option("--source", help="Base weights, for a checkpoint of trainable parameters only.")
     ] = None,
     partial: Annotated[bool, typer.Option("--partial", help="Export such a checkpoint without base weights.")] = False,
+    to: Annotated[
+        FormChoice, typer.Option("--to", help="safetensors: whole weights; peft: an adapter in PEFT's own layout.")
+    ] = FormChoice.safetensors,
+    adapter: Annotated[
+        str | None, typer.Option("--adapter", metavar="NAME", help="Which adapter, where the checkpoint has several.")
+    ] = None,
+    merge_base: Annotated[
+        Path | None, typer.Option("--merge-base", metavar="BASE", help="Put the adapter into these base weights.")
+    ] = None,
+    without_tokenizer: Annotated[
+        bool, typer.Option("--without-tokenizer", help="Export an adapter without its tokenizer beside it.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Write the weights of a checkpoint as safetensors, in the layout of Hugging Face.
 
     Example: keepstep export runs/checkpoints/stdlib-lm/save-400 out --dtype bfloat16
     """
+    if to is FormChoice.peft:
+        _export_adapter(checkpoint, out, adapter, beside, without_tokenizer=without_tokenizer, as_json=as_json)
+        return
     from keepstep.cli.progress import Bar
     from keepstep.errors import ConfigError
     from keepstep.plan.weight_files import SizeError, parse_size
@@ -55,12 +78,14 @@ def command(
         done = export_weights(
             checkpoint,
             out,
-            source,
+            source if merge_base is None else merge_base,
             weights=weights,
             dtype=None if dtype is None else dtype.value,
             max_shard_size=most,
             side_files=beside,
             partial=partial,
+            merge=merge_base is not None,
+            adapter=adapter,
             watch=bar,
         )
     if as_json:
@@ -72,3 +97,16 @@ def command(
     print(f"exported step {done.step}{run} to {out}: {done.tensors} tensors, {files}, {size}")
     for name, kept in sorted(done.tied.items()):
         print(f"{name} is tied to {kept}, which is written once")
+
+
+def _export_adapter(
+    checkpoint: Path, out: Path, adapter: str | None, beside: Path | None, *, without_tokenizer: bool, as_json: bool
+) -> None:
+    from keepstep.export.adapter import export_adapter
+
+    files = export_adapter(checkpoint, out, adapter=adapter, tokenizer=beside, without_tokenizer=without_tokenizer)
+    if as_json:
+        print_json({name: asdict(file) for name, file in files.items()})
+        return
+    size = human_size(sum(file.size for file in files.values()))
+    print(f"exported the adapter of {checkpoint} to {out}: {', '.join(files)} ({size})")

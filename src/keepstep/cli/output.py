@@ -43,8 +43,11 @@ def report_error(error: KeepstepError) -> None:
 
 
 def print_json(value: Any, **more: Any) -> None:
-    """Print a result (a dataclass with further fields, or a list of dataclasses) as JSON."""
-    plain = [asdict(one) for one in value] if isinstance(value, list) else {**asdict(value), **more}
+    """Print a result (a dataclass with further fields, a list of dataclasses, or a dict) as JSON."""
+    if isinstance(value, dict):
+        plain: Any = {**value, **more}
+    else:
+        plain = [asdict(one) for one in value] if isinstance(value, list) else {**asdict(value), **more}
     print(json.dumps(plain, indent=1, default=_value_of))
 
 

@@ -12,6 +12,8 @@ import torch
 
 from keepstep.dcp.source import DamageFoundError, Source
 from keepstep.errors import ConfigError, DamagedCheckpointError, UnsupportedStateError
+from keepstep.export.adapter_origin import find_adapter
+from keepstep.export.merge import MergedOrigin, frozen_of_base
 from keepstep.export.origin import CheckpointOrigin, FilesOrigin, Origin
 from keepstep.export.stream import Outgoing
 from keepstep.plan import layout
@@ -39,6 +41,8 @@ class Wish:
     dtype: Dtype | None
     max_shard_size: int
     partial: bool
+    merge: bool = False
+    adapter: str | None = None
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,7 @@ def select(stack: ExitStack, checkpoint: Path, wish: Wish) -> Selection:
         DamagedCheckpointError: the size of a file, an index or the run record is not as it was written.
         UnsupportedStateError: a dtype that safetensors files do not have.
     """
-    step, manifest = _committed(checkpoint)
+    step, manifest = committed(checkpoint)
     try:
         opened = stack.enter_context(Source(checkpoint, manifest))
     except DamageFoundError as error:
@@ -79,6 +83,8 @@ def select(stack: ExitStack, checkpoint: Path, wish: Wish) -> Selection:
     main = CheckpointOrigin(opened, wish.weights)
     frozen = main.frozen() if wish.weights == MODEL else {}
     origins: list[Origin] = [main]
+    if wish.merge and wish.source is not None:
+        return _merged(stack, checkpoint, step, manifest, main, wish)
     tied = {other: name for name, weight in main.weights.items() for other in weight.names}
     if wish.source is not None:
         origins.append(stack.enter_context(FilesOrigin(wish.source, {*main.weights, *tied}, frozen)))
@@ -87,7 +93,7 @@ def select(stack: ExitStack, checkpoint: Path, wish: Wish) -> Selection:
     if lacking and not wish.partial:
         raise ConfigError(_incomplete(checkpoint, lacking))
     tensors = {
-        name: Outgoing(_kind(name, weight.dtype, weight.shape, wish.dtype), origin)
+        name: Outgoing(kind_of(name, weight.dtype, weight.shape, wish.dtype), origin)
         for origin in origins
         for name, weight in origin.weights.items()
     }
@@ -96,9 +102,23 @@ def select(stack: ExitStack, checkpoint: Path, wish: Wish) -> Selection:
         step=step,
         files={name: [tensors[kind.key] for kind in kinds] for name, kinds in divided.items()},
         tied=tied,
-        identity={**identity_of(checkpoint), **_facts(checkpoint, manifest), "weights": wish.weights}
+        identity={**identity_of(checkpoint), **facts_of(checkpoint, manifest), "weights": wish.weights}
         | {"dtype": wish.dtype},
     )
+
+
+def _merged(
+    stack: ExitStack, checkpoint: Path, step: int, manifest: Manifest, main: CheckpointOrigin, wish: Wish
+) -> Selection:
+    """The weights of the base, with an adapter in them."""
+    assert wish.source is not None
+    name, config, adapter = find_adapter(checkpoint, wish.adapter, main)
+    base = stack.enter_context(FilesOrigin(wish.source, (), frozen_of_base(main.frozen())))
+    merged = MergedOrigin(base, adapter, config, wish.source)
+    kinds = [kind_of(key, weight.dtype, weight.shape, wish.dtype) for key, weight in merged.weights.items()]
+    files = {file: [Outgoing(kind, merged) for kind in own] for file, own in divide(kinds, wish.max_shard_size).items()}
+    facts = {**facts_of(checkpoint, manifest), "weights": wish.weights, "dtype": wish.dtype, "merged": name}
+    return Selection(step, files, {}, {**identity_of(checkpoint), **facts})
 
 
 def identity_of(checkpoint: Path) -> dict[str, str | int]:
@@ -108,7 +128,8 @@ def identity_of(checkpoint: Path) -> dict[str, str | int]:
     return {"step": step if step is not None else -1, "checkpoint": str(manifest["digest"])}
 
 
-def _committed(checkpoint: Path) -> tuple[int, Manifest]:
+def committed(checkpoint: Path) -> tuple[int, Manifest]:
+    """Step and manifest of a checkpoint. Raises ConfigError where it is none, DamagedCheckpointError where it lacks."""
     step = layout.step_of(checkpoint.name)
     found = None if step is None else inspect(checkpoint, step)
     if step is None or found is None or found.manifest is None:
@@ -118,7 +139,8 @@ def _committed(checkpoint: Path) -> tuple[int, Manifest]:
     return step, found.manifest
 
 
-def _facts(checkpoint: Path, manifest: Manifest) -> dict[str, Any]:
+def facts_of(checkpoint: Path, manifest: Manifest) -> dict[str, Any]:
+    """What the run record says of where weights come from. Raises DamagedCheckpointError."""
     record: Mapping[str, Any] = read_true_record(checkpoint)
     if not record and layout.RUN_RECORD in manifest.files:
         raise DamagedCheckpointError(
@@ -127,7 +149,8 @@ def _facts(checkpoint: Path, manifest: Manifest) -> dict[str, Any]:
     return {name: record.get(name) for name in (*_OF_THE_RUN, *_OF_THE_CODE)}
 
 
-def _kind(name: str, stored: torch.dtype, shape: Sequence[int], cast: Dtype | None) -> Kind:
+def kind_of(name: str, stored: torch.dtype, shape: Sequence[int], cast: Dtype | None) -> Kind:
+    """What a tensor is in a file. Raises UnsupportedStateError for what safetensors files do not have."""
     dtype: torch.dtype = getattr(torch, cast) if cast is not None and stored in _CAST else stored
     known = str(dtype).removeprefix("torch.")
     if known not in DTYPES:

@@ -31,6 +31,7 @@ NAMES = (
     "preprocessor_config.json",
     "processor_config.json",
 )
+TOKENIZER_FILES = NAMES[NAMES.index("tokenizer.json") : NAMES.index("preprocessor_config.json")]
 _DTYPE_FIELDS = ("dtype", "torch_dtype")
 
 

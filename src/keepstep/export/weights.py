@@ -58,6 +58,8 @@ def export_weights(
     max_shard_size: int = MAX_SHARD_SIZE,
     side_files: str | Path | None = None,
     partial: bool = False,
+    merge: bool = False,
+    adapter: str | None = None,
     world: World | None = None,
     watch: Watch = lambda done, total: None,
 ) -> Exported:
@@ -73,6 +75,8 @@ def export_weights(
         max_shard_size: bytes of tensors in a file, from which on there are several, with an index.
         side_files: a folder whose configuration and tokenizer files are put beside the weights.
         partial: write a trainable-only checkpoint without `source`, as the part of a model that it is.
+        merge: put the adapter that the checkpoint holds into the weights of `source`, which is its base.
+        adapter: the adapter's name; may be left out where there is one only.
         world: ranks that all call this; each writes some of the files. By default this process alone.
         watch: told of the progress, in bytes; `total` is this rank's.
 
@@ -84,7 +88,7 @@ def export_weights(
         ExportError: there is no room, or what is read back is not what was written.
         RankFailedError: another rank failed.
     """
-    wish = Wish(source, weights.rstrip("."), dtype, max_shard_size, partial)
+    wish = Wish(source, weights.rstrip("."), dtype, max_shard_size, partial, merge, adapter)
     with ExitStack() as stack:
         found = _Export(Path(checkpoint), Path(target), world or SingleWorld(), watch)
         found.look(stack, wish, side_files)
