@@ -1,0 +1,7 @@
+"""The model state mapper: declared steps from one set of names and shapes to another."""
+
+from keepstep.export.mapper.mapper import Mapper
+from keepstep.export.mapper.stream import stream
+from keepstep.export.mapper.tensors import spec_of
+
+__all__ = ["Mapper", "spec_of", "stream"]
