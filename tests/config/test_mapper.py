@@ -87,4 +87,4 @@ def test_steps_are_frozen() -> None:
 
 def test_every_kind_of_step_is_listed_by_its_name() -> None:
     assert all(section.model_fields["kind"].default == kind for kind, section in KINDS.items())
-    assert len(KINDS) == 16
+    assert len(KINDS) == 18

@@ -253,6 +253,30 @@ class Unstack(Section):
         return _index_of(self.give, self.take)
 
 
+class Shard(Section):
+    """Makes DTensors of plain tensors that every rank has in full: each keeps its part. Sends nothing.
+
+    Attributes:
+        dims: the dimension that is divided over each axis of the device mesh; replicated over the axes not named.
+    """
+
+    kind: Literal["shard"] = "shard"
+    names: Names
+    dims: Annotated[dict[str, Dim], AfterValidator(_some)]
+
+
+class Gather(Section):
+    """Makes plain tensors, in full on every rank, of DTensors. A collective: all ranks do it in the same order.
+
+    Attributes:
+        dims: how they are divided, see Shard; checked where given, and only then it can be inverted.
+    """
+
+    kind: Literal["gather"] = "gather"
+    names: Names
+    dims: Annotated[dict[str, Dim], AfterValidator(_some)] | None = None
+
+
 class Scope(Section):
     """Steps on the names under a prefix, which they do not see; what they give gets the prefix `to`.
 
@@ -306,7 +330,7 @@ class Graph(Section):
         return self
 
 
-Elementwise = Keep | Select | Cast | Transpose | PermuteHeads
+Elementwise = Keep | Select | Cast | Transpose | PermuteHeads | Shard | Gather
 Leaf = Rename | Drop | Elementwise | Concatenate | Split | Chunk | Stack | Unstack
 Composite = Scope | Sequence | Parallel | Graph
 Step = Annotated[Leaf | Composite, Field(discriminator="kind")]
@@ -322,7 +346,7 @@ KINDS: dict[str, type[Section]] = {
     one.model_fields["kind"].default: one
     for one in (
         Rename, Keep, Drop, Select, Cast, Transpose, PermuteHeads, Concatenate, Split, Chunk, Stack, Unstack,
-        Scope, Sequence, Parallel, Graph,
+        Shard, Gather, Scope, Sequence, Parallel, Graph,
     )
 }  # fmt: skip
 

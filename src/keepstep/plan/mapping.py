@@ -8,13 +8,21 @@ from keepstep.config.mapper import Leaf
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """Shape and dtype of a tensor; the dtype as torch names it, without `torch.`."""
+    """What is known of a tensor before it is read.
+
+    Attributes:
+        shape: of a DTensor, the one of the whole.
+        dtype: as torch names it, without `torch.`.
+        shards: of a DTensor, (axis of the device mesh, dimension that is divided over it), sorted; else empty.
+    """
 
     shape: tuple[int, ...]
     dtype: str
+    shards: tuple[tuple[str, int], ...] = ()
 
     def __str__(self) -> str:
-        return f"{self.dtype}{list(self.shape)}"
+        shards = ", ".join(f"{dim} over {axis}" for axis, dim in self.shards)
+        return f"{self.dtype}{list(self.shape)}" + (f" (dimension {shards})" if shards else "")
 
 
 # Stands for what cannot be known, since the step before has a problem that is told already.

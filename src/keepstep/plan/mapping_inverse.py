@@ -6,6 +6,7 @@ from keepstep.config.mapper import (
     Composite,
     Concatenate,
     Drop,
+    Gather,
     Graph,
     Keep,
     Leaf,
@@ -15,6 +16,7 @@ from keepstep.config.mapper import (
     Scope,
     Select,
     Sequence,
+    Shard,
     Split,
     Stack,
     Transpose,
@@ -74,6 +76,12 @@ def _inverse(step: Leaf | Composite) -> Leaf | Composite:
             return Unstack(take=step.give, give=step.take, dim=step.dim, count=step.count)
         case Unstack():
             return Stack(take=step.give, give=step.take, dim=step.dim, count=step.count)
+        case Shard():
+            return Gather(names=step.names, dims=step.dims)
+        case Gather():
+            if step.dims is None:
+                raise ConfigError(f"{_text(step)} cannot be inverted: say how the source is divided")
+            return Shard(names=step.names, dims=step.dims)
         case Scope():
             return Scope(prefix=step.target, to=step.prefix, steps=invert(step.steps))
         case Sequence():
@@ -86,6 +94,6 @@ def _inverse(step: Leaf | Composite) -> Leaf | Composite:
             raise ConfigError(f"{_text(step)} cannot be inverted: what it leaves out is gone")
 
 
-def _text(step: Rename | Cast | Drop | Select) -> str:
+def _text(step: Rename | Cast | Drop | Select | Gather) -> str:
     names = step.names
     return f"{step.kind} of {', '.join(names)}"

@@ -1,23 +1,27 @@
 """What a step makes of shapes and dtypes."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from keepstep.config.mapper import (
     Cast,
     Chunk,
     Concatenate,
     Drop,
+    Gather,
     Keep,
     Leaf,
     PermuteHeads,
     Rename,
     Select,
+    Shard,
     Split,
     Stack,
     Transpose,
     Unstack,
 )
 from keepstep.plan.mapping import TensorSpec
+
+_Whole = Transpose | PermuteHeads | Concatenate | Split | Chunk | Stack | Unstack | Shard
 
 
 class UnfitError(ValueError):
@@ -39,7 +43,22 @@ def specs_after(step: Leaf, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ..
         case Cast():
             if step.source is not None and first.dtype != step.source:
                 raise UnfitError(f"it is {first.dtype}, declared is {step.source}")
-            return (TensorSpec(first.shape, step.dtype),)
+            return (TensorSpec(first.shape, step.dtype, first.shards),)
+        case Gather():
+            if step.dims is not None and _shards(step.dims, first) != first.shards:
+                raise UnfitError(f"it is {first}, declared is {step.dims}")
+            return (TensorSpec(first.shape, first.dtype),)
+    for spec in specs:
+        if spec.shards:
+            raise UnfitError(f"it is {spec}, and {step.kind} takes whole tensors; gather it before")
+    return _specs_of_whole(step, specs)
+
+
+def _specs_of_whole(step: _Whole, specs: Sequence[TensorSpec]) -> tuple[TensorSpec, ...]:
+    first = specs[0]
+    match step:
+        case Shard():
+            return (TensorSpec(first.shape, first.dtype, _shards(step.dims, first)),)
         case Transpose():
             a, b = (_dim(dim, first) for dim in step.dims)
             shape = list(first.shape)
@@ -83,6 +102,10 @@ def _dim(dim: int, spec: TensorSpec, added: int = 0) -> int:
     if not -dims <= dim < dims:
         raise UnfitError(f"dimension {dim} of {dims} does not exist")
     return dim % dims
+
+
+def _shards(dims: Mapping[str, int], spec: TensorSpec) -> tuple[tuple[str, int], ...]:
+    return tuple(sorted((axis, _dim(dim, spec)) for axis, dim in dims.items()))
 
 
 def _concatenated(step: Concatenate, specs: Sequence[TensorSpec]) -> TensorSpec:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
 
 from keepstep.config.mapper import Composite, Leaf
 from keepstep.config.mapper_file import load_mapper
@@ -43,10 +44,13 @@ class Mapper:
         """
         return plan_mapping(self.steps, specs)
 
-    def stream(self, specs: Mapping[str, TensorSpec], read: Reader) -> Iterator[tuple[str, torch.Tensor]]:
+    def stream(
+        self, specs: Mapping[str, TensorSpec], read: Reader, mesh: DeviceMesh | None = None
+    ) -> Iterator[tuple[str, torch.Tensor]]:
         """Plan, at once, and then make output after output: see `keepstep.export.mapper.stream.stream`."""
-        return stream(self.plan(specs), read)
+        return stream(self.plan(specs), read, mesh=mesh)
 
-    def apply(self, tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    def apply(self, tensors: Mapping[str, torch.Tensor], mesh: DeviceMesh | None = None) -> dict[str, torch.Tensor]:
         """Map a model state that is in memory. Outputs may be tensors of the input. Raises as `plan`."""
-        return dict(self.stream({name: spec_of(tensor) for name, tensor in tensors.items()}, tensors.__getitem__))
+        specs = {name: spec_of(tensor) for name, tensor in tensors.items()}
+        return dict(self.stream(specs, tensors.__getitem__, mesh))

@@ -1,18 +1,23 @@
 """What each step does to tensors. Parts of a tensor are views of it wherever they can be."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import torch
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import placement_types as placement
 
 from keepstep.config.mapper import (
     Cast,
     Chunk,
     Concatenate,
+    Gather,
     Keep,
     PermuteHeads,
     Rename,
     RotaryLayout,
     Select,
+    Shard,
     Split,
     Stack,
     Transpose,
@@ -22,17 +27,25 @@ from keepstep.plan.mapping import Operation, TensorSpec
 
 
 def spec_of(tensor: torch.Tensor) -> TensorSpec:
-    """Shape and dtype of a tensor, as plans write them."""
-    return TensorSpec(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."))
+    """Shape, dtype and shards of a tensor, as plans write them. An axis of a mesh without names is called by number."""
+    shards: list[tuple[str, int]] = []
+    if isinstance(tensor, DTensor):
+        axes = tensor.device_mesh.mesh_dim_names or tuple(map(str, range(tensor.device_mesh.ndim)))
+        divided = zip(axes, tensor.placements, strict=True)
+        shards = [(axis, dim) for axis, placement in divided if (dim := getattr(placement, "dim", None)) is not None]
+    return TensorSpec(tuple(tensor.shape), str(tensor.dtype).removeprefix("torch."), tuple(sorted(shards)))
 
 
-def apply_operation(operation: Operation, tensors: Iterable[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+def apply_operation(
+    operation: Operation, tensors: Iterable[torch.Tensor], mesh: DeviceMesh | None = None
+) -> tuple[torch.Tensor, ...]:
     """Do one operation of a plan.
 
     Args:
         operation: what to do.
         tensors: what it takes, in its order. One after another is asked for and copied where several become one, so
             that they need not be in memory together.
+        mesh: where Shard divides tensors.
 
     Returns:
         What it gives, in its order; views of what it took where that is possible.
@@ -50,6 +63,11 @@ def apply_operation(operation: Operation, tensors: Iterable[torch.Tensor]) -> tu
             return (tensor.transpose(*step.dims),)
         case PermuteHeads():
             return (permute_heads(tensor, step.heads, step.to, step.dim),)
+        case Shard():
+            assert mesh is not None, "stream() has looked"
+            return (_sharded(tensor, step.dims, mesh),)
+        case Gather():
+            return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor,)
         case Split():
             return torch.split(tensor, list(step.sizes), step.dim)
         case Chunk():
@@ -74,6 +92,12 @@ def permute_heads(tensor: torch.Tensor, heads: int, to: RotaryLayout, dim: int =
     at = dim % tensor.dim()
     permuted: torch.Tensor = tensor.unflatten(at, pairs).transpose(at + 1, at + 2).flatten(at, at + 2)
     return permuted
+
+
+def _sharded(tensor: torch.Tensor, dims: Mapping[str, int], mesh: DeviceMesh) -> DTensor:
+    axes = mesh.mesh_dim_names or ()
+    placements = [placement.Shard(dims[axis]) if axis in dims else placement.Replicate() for axis in axes]
+    return distribute_tensor(tensor, mesh, placements, src_data_rank=None)
 
 
 def _joined(step: Concatenate | Stack, spec: TensorSpec, tensors: Iterable[torch.Tensor]) -> torch.Tensor:
