@@ -126,9 +126,17 @@ def test_a_long_list_of_problems_ends_in_a_count() -> None:
     assert lines[-1] == "and 11 more problems"
 
 
-def test_a_far_number_in_a_stack_does_not_list_all_that_lack() -> None:
-    lines = problems({"a.0": (1,), "a.1000000000": (1,)}, STACK)
-    assert len(lines) < 10
+@pytest.mark.parametrize("count", [None, 3, 999_999_999])
+def test_a_far_number_in_a_stack_does_not_list_all_that_lack(count: int | None) -> None:
+    lines = problems({"a.0": (1,), "a.999999998": (1,)}, {**STACK, "count": count})
+    assert "steps.0 stack: a.1 is missing" in lines
+    assert len(lines) < 6
+    assert any("a takes 3 tensors" in line for line in lines) == (count == 3)
+
+
+def test_a_number_of_any_length_is_looked_at() -> None:
+    (line,) = problems({"a." + "9" * 5000: (1,)}, STACK)
+    assert "counts what is stacked" in line
 
 
 def test_in_parallel_no_step_sees_what_another_gives() -> None:

@@ -1,5 +1,6 @@
 """Which names a step takes together, and what it calls what it gives."""
 
+import re
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -8,6 +9,7 @@ from keepstep.config.pattern import NamePattern, name_pattern
 from keepstep.plan.mapping import UNKNOWN, Value
 from keepstep.plan.mapping_shapes import UnfitError, unstacked
 
+_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}")
 Complain = Callable[[str], None]
 
 
@@ -88,24 +90,23 @@ def _stacks(step: Stack, names: Collection[str], complain: Complain) -> Iterator
     for name, values in found:
         given = name_pattern(step.give).fill(values)
         index = values[step.index]
-        if not (index.isascii() and index.isdecimal() and index == str(int(index))):
+        if not _NUMBER.fullmatch(index):
             complain(f"{name}: {{{step.index}}} counts what is stacked, and {index} is no number")
             yield Match((name,), (), complete=False)
             continue
         groups.setdefault(given, {})[int(index)] = values
     for given, members in groups.items():
         some = next(iter(members.values()))
-        # A number beyond all that there are would ask for as many missing names.
-        count = step.count or min(max(members) + 1, 2 * len(members))
-        takes = tuple(_filled((step.take,), {**some, step.index: str(i)})[0] for i in range(count))
-        surplus = tuple(_filled((step.take,), values)[0] for i, values in members.items() if i >= count)
-        for name in takes:
-            if name not in names:
-                complain(f"{name} is missing")
+        declared = step.count or max(members) + 1
+        there = tuple(_filled((step.take,), members[i])[0] for i in sorted(members))
+        surplus = tuple(name for i, name in zip(sorted(members), there, strict=True) if i >= declared)
+        # Where a number is far beyond what there is, the first names that are missing say enough.
+        absent = [i for i in range(min(declared, 2 * len(members) + 1)) if i not in members]
+        for i in absent:
+            complain(f"{_filled((step.take,), {**some, step.index: str(i)})[0]} is missing")
         for name in surplus:
-            complain(f"{name}: {given} takes {count} tensors, counted from 0")
-        there = tuple(name for name in (*takes, *surplus) if name in names)
-        yield Match(there, (given,), there == takes)
+            complain(f"{name}: {given} takes {declared} tensors, counted from 0")
+        yield Match(there, (given,), not absent and not surplus)
 
 
 def _unstacks(step: Unstack, names: Mapping[str, Value], complain: Complain) -> Iterator[Match]:
