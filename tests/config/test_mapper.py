@@ -7,6 +7,8 @@ from keepstep.config.mapper import KINDS, Concatenate, Rename, Stack
 from keepstep.config.mapper_file import load_mapper, parse_mapper
 from keepstep.errors import ConfigError
 
+SELECT = {"kind": "select", "names": "a"}
+
 
 def refusal(*steps: object) -> str:
     with pytest.raises(ConfigError) as error:
@@ -32,7 +34,8 @@ def refusal(*steps: object) -> str:
         ({"kind": "stack", "take": "a", "give": "b"}, ["a must have the placeholders of b and one more"]),
         ({"kind": "unstack", "take": "a.{i}", "give": "b.{j}"}, ["b.{j} must have the placeholders of a.{i}"]),
         ({"kind": "cast", "names": "a", "dtype": "float31"}, ["steps.0.cast.dtype = 'float31'"]),
-        ({"kind": "graph", "steps": [{"kind": "select", "names": "a"}]}, ["steps.0.graph", "use drop"]),
+        ({"kind": "graph", "steps": [SELECT]}, ["steps.0.graph", "use drop"]),
+        ({"kind": "graph", "steps": [{"kind": "sequence", "steps": [SELECT]}]}, ["steps.0.graph", "use drop"]),
         (
             {"kind": "scope", "prefix": "a.", "steps": [{"kind": "split", "take": "a", "give": ["b", "c"]}]},
             ["steps.0.scope.steps.0.split.sizes: missing"],

@@ -102,6 +102,10 @@ class Parallel(Section):
     steps: Steps
 
 
+def _selects(step: Section) -> bool:
+    return isinstance(step, Select) or any(_selects(inner) for inner in getattr(step, "steps", ()))
+
+
 class Graph(Section):
     """Steps in any order: each is applied after those that give what it takes. Cycles are refused."""
 
@@ -110,7 +114,7 @@ class Graph(Section):
 
     @model_validator(mode="after")
     def _no_select(self) -> "Graph":
-        if any(isinstance(step, Select) for step in self.steps):
+        if any(_selects(step) for step in self.steps):
             raise ValueError("select drops whatever is there at its turn, and a graph gives it none; use drop")
         return self
 
