@@ -23,7 +23,7 @@ from keepstep.config.mapper import (
     Unstack,
 )
 from keepstep.errors import ConfigError, StateMismatchError
-from keepstep.export.mapper import Mapper, spec_of, stream
+from keepstep.export.mapper import Mapper, qwen3_moe, spec_of, stream
 from keepstep.export.mapper.tensors import permute_heads
 from keepstep.plan.mapping import TensorSpec
 
@@ -168,6 +168,31 @@ def test_of_what_is_taken_apart_the_whole_and_one_part_are_in_memory() -> None:
     meter, made = metered({"a": (20, ROWS)}, Unstack(take="a", give="a.{i}"), split)
     assert len(made) == 40
     assert meter.most == 20 * ONE + ONE // 2
+
+
+def test_of_stacked_experts_the_stack_and_one_expert_are_in_memory() -> None:
+    experts, inner, hidden = 8, 30, 20
+    shapes: dict[str, tuple[int, ...]] = {
+        "model.embed_tokens.weight": (3, hidden),
+        "model.norm.weight": (hidden,),
+        "lm_head.weight": (3, hidden),
+    }
+    for layer in range(3):
+        own = {
+            "mlp.gate.weight": (experts, hidden), "input_layernorm.weight": (hidden,),
+            "post_attention_layernorm.weight": (hidden,), "self_attn.q_norm.weight": (4,),
+            "self_attn.k_norm.weight": (4,), **{f"self_attn.{one}_proj.weight": (4, hidden) for one in "qkv"},
+            "self_attn.o_proj.weight": (hidden, 4),
+            **{f"mlp.experts.{e}.{one}_proj.weight": (inner, hidden) for e in range(experts) for one in ("gate", "up")},
+            **{f"mlp.experts.{e}.down_proj.weight": (hidden, inner) for e in range(experts)},
+        }  # fmt: skip
+        shapes |= {f"model.layers.{layer}.{name}": shape for name, shape in own.items()}
+    mapper = qwen3_moe(layers=3, heads=1, kv_heads=1, head_dim=4, experts=experts)
+    meter, made = metered(shapes, *mapper.steps)
+    assert len(made) == 3 + 3 * 9
+    matrix = inner * hidden * 4
+    # The stack, what an expert's gate and up are joined in, and the one that was read last.
+    assert meter.most == (2 * experts + 2 + 1) * matrix
 
 
 def test_what_is_dropped_is_not_read() -> None:

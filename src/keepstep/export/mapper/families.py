@@ -143,15 +143,17 @@ def _dense_mlp(bias: bool) -> _Steps:
 def _experts(experts: int, source: Literal["files", "module"]) -> _Steps:
     steps: _Steps = [Rename(names={"mlp.gate.weight": "moe.router.weight"})]
     if source == "module":
-        steps.append(Rename(names={"mlp.experts.gate_up_proj": "moe.gate_up", "mlp.experts.down_proj": "moe.down"}))
-    else:
-        one = "mlp.experts.{expert}"
-        steps += [
-            Concatenate(take=(f"{one}.gate_proj.weight", f"{one}.up_proj.weight"), give=f"{one}.gate_up"),
-            Stack(take=f"{one}.gate_up", give="moe.gate_up", count=experts),
-            Stack(take=f"{one}.down_proj.weight", give="moe.down", count=experts),
-        ]
-    return [*steps, Transpose(names=("moe.gate_up", "moe.down"), dims=(1, 2))]
+        names = {"mlp.experts.gate_up_proj": "moe.gate_up", "mlp.experts.down_proj": "moe.down"}
+        return [*steps, Rename(names=names), Transpose(names=tuple(names.values()), dims=(1, 2))]
+    one = "mlp.experts.{expert}"
+    return [
+        *steps,
+        Concatenate(take=(f"{one}.gate_proj.weight", f"{one}.up_proj.weight"), give=f"{one}.gate_up"),
+        # Before they are stacked, where it costs no memory: a stack would have to be copied.
+        Transpose(names=(f"{one}.gate_up", f"{one}.down_proj.weight")),
+        Stack(take=f"{one}.gate_up", give="moe.gate_up", count=experts),
+        Stack(take=f"{one}.down_proj.weight", give="moe.down", count=experts),
+    ]
 
 
 def _parameters(bias: bool) -> tuple[str, ...]:
