@@ -6,28 +6,12 @@ from pathlib import Path
 from types import UnionType
 from typing import Any, get_args
 
-import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from keepstep.config.documents import parse_yaml, read_yaml
 from keepstep.config.job import JobConfig
 from keepstep.errors import ConfigError
-
-
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """A safe loader that refuses a key written twice: YAML itself would silently keep the last one."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key_node, _ in node.value:
-            if not isinstance(key_node, yaml.ScalarNode):
-                problem = "a key must be a plain word"
-                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
-            if key_node.value in seen:
-                problem = f"the key {key_node.value!r} stands twice in one mapping"
-                raise yaml.constructor.ConstructorError(None, None, problem, key_node.start_mark)
-            seen.add(key_node.value)
-        return super().construct_mapping(node, deep)
 
 
 def load_job(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
@@ -40,16 +24,7 @@ def load_job(path: str | Path, overrides: Sequence[str] = ()) -> JobConfig:
     Raises:
         ConfigError: the file is missing or is no YAML mapping, or a value in it is not allowed.
     """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except FileNotFoundError:
-        raise ConfigError(f"{path}: there is no such job file") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: the job file cannot be read: {error}") from error
-    try:
-        content = yaml.load(text, _UniqueKeyLoader)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{path}: not valid YAML: {' '.join(str(error).split())}") from error
+    content = read_yaml(path, "job file")
     if not isinstance(content, dict):
         raise ConfigError(f"{path}: must hold a mapping with providers and either trainer or inference")
     for override in overrides:
@@ -71,9 +46,9 @@ def _apply_override(content: dict[str, Any], override: str) -> None:
     if not equals or not all(parts):
         raise ConfigError(f"--set {override}: must look like a.b.c=value")
     try:
-        value = yaml.load(text, _UniqueKeyLoader)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"--set {override}: the value is not valid YAML: {' '.join(str(error).split())}") from error
+        value = parse_yaml(text)
+    except ValueError as error:
+        raise ConfigError(f"--set {override}: the value is not valid YAML: {error}") from error
     place: Any = content
     for part in parts[:-1]:
         if place.get(part) is None:
