@@ -7,7 +7,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from keepstep.errors import ConfigError, StateMismatchError
-from keepstep.export.source import find_files, load_source
+from keepstep.export.loading import load_source
+from keepstep.export.source import find_files
 
 
 def model() -> nn.Sequential:

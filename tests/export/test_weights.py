@@ -12,7 +12,7 @@ import keepstep
 from keepstep.errors import ConfigError, DamagedCheckpointError, ExportError, StateMismatchError, UnsupportedStateError
 from keepstep.export import weights
 from keepstep.export.folder import read_export
-from keepstep.export.source import load_source
+from keepstep.export.loading import load_source
 from keepstep.export.weights import export_weights, is_exported
 from keepstep.ops.diff import diff
 from keepstep.plan.difference import Kind

@@ -43,13 +43,17 @@ class ModelStageFactoryConfig(Section):
     """Where the first weights come from and which ones a checkpoint holds.
 
     Attributes:
-        source_checkpoint: a model state: a .safetensors file, or a folder that holds one (or an index of several).
+        source_checkpoint: a model state: a .safetensors file, a folder that holds one (or an index of several), or a
+            checkpoint of keepstep.
+        source_mapper: how names and shapes of the model state become those of the model: a YAML file with steps, or
+            "auto" for that of the family in the folder's config.json.
         checkpoint_only_trainable_parameters: save only parameters that require gradients; the others are loaded from
             source_checkpoint again at each start.
         checkpoint_buffers: save the buffers too (BatchNorm's statistics change while it trains).
     """
 
     source_checkpoint: str | None = None
+    source_mapper: str | None = None
     checkpoint_only_trainable_parameters: bool = False
     checkpoint_buffers: bool = False
 
@@ -59,6 +63,8 @@ class ModelStageFactoryConfig(Section):
             raise ValueError(
                 "checkpoint_only_trainable_parameters needs source_checkpoint: the frozen parameters come from there"
             )
+        if self.source_mapper is not None and self.source_checkpoint is None:
+            raise ValueError("source_mapper needs source_checkpoint: there is nothing that it could map")
         return self
 
 

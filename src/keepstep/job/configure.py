@@ -1,5 +1,6 @@
 """Builds the parts of a job from its configuration. What cannot work is refused here, before the first step."""
 
+import logging
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,9 +13,11 @@ from keepstep.config.job import JobConfig
 from keepstep.config.mesh import MeshConfig
 from keepstep.config.training import BatchingConfig, ModelStageFactoryConfig, OptimizerConfig, TrainerConfig
 from keepstep.dist.mesh import MeshShape, solve_mesh
+from keepstep.dist.world import World
 from keepstep.errors import ConfigError
+from keepstep.export.loading import find_mapper, load_source
 from keepstep.export.side_files import has_side_files
-from keepstep.export.source import find_files, load_source
+from keepstep.export.source import check_state
 from keepstep.export.weights import check_target
 from keepstep.plan.batching import BatchingError, Division, divide
 from keepstep.plan.fork import suffix_of
@@ -22,6 +25,10 @@ from keepstep.plan.schedule import ScheduleError, segments
 from keepstep.state.names import named_tensors
 from keepstep.state.streams import is_stream
 from keepstep.storage.lineage import read_origin
+
+logger = logging.getLogger("keepstep")
+
+_SHOWN = 5
 
 
 def divide_batches(batching: BatchingConfig, mesh: MeshConfig, world_size: int) -> tuple[MeshShape, Division]:
@@ -64,25 +71,37 @@ def build_optimizer(config: OptimizerConfig, model: nn.Module) -> torch.optim.Op
             return torch.optim.SGD(parameters, lr=config.lr, momentum=config.momentum, weight_decay=config.weight_decay)
 
 
-def load_weights(config: ModelStageFactoryConfig, stages: Sequence[nn.Module], *, fresh: bool) -> None:
-    """Fill the model from source_checkpoint: everything at a fresh start; before a resume what it may lack."""
-    if config.source_checkpoint is None:
-        return
-    if not config.checkpoint_only_trainable_parameters:
-        if fresh:
-            load_source(config.source_checkpoint, stages)
-        return
+def load_weights(config: ModelStageFactoryConfig, stages: Sequence[nn.Module], *, fresh: bool) -> tuple[str, ...]:
+    """Fill the model from source_checkpoint: everything at a fresh start; before a resume what it may lack.
+
+    Returns:
+        Names that the model state has, and these stages do not.
+    """
+    source, partial = config.source_checkpoint, config.checkpoint_only_trainable_parameters
+    if source is None or not (fresh or partial):
+        return ()
+    # Adapters are new: a base model has none, so they may keep their first values. A resume comes after this.
     trainable = {
         name for name, value in named_tensors(stages) if isinstance(value, nn.Parameter) and value.requires_grad
     }
-    # Adapters are new: a base model has none, so they may keep their first values. A resume comes after this.
-    load_source(config.source_checkpoint, stages, optional=trainable)
+    mapper = find_mapper(config.source_mapper, source)
+    return load_source(source, stages, optional=trainable if partial else (), mapper=mapper)
+
+
+def warn_of_unread(world: World, unread: Sequence[str]) -> None:
+    """Say which weights of source_checkpoint no rank has taken. Collective."""
+    told = world.gather(unread)
+    left = sorted(set(told[0]).intersection(*told[1:]))
+    if left and world.rank == 0:
+        more = f" and {len(left) - _SHOWN} more" if len(left) > _SHOWN else ""
+        logger.warning("the model has no place for %s%s of source_checkpoint", ", ".join(left[:_SHOWN]), more)
 
 
 def check_source(config: ModelStageFactoryConfig, *, fresh: bool) -> None:
     """Refuse a source_checkpoint that is needed and not there: a resume of a whole checkpoint needs none."""
     if config.source_checkpoint is not None and (fresh or config.checkpoint_only_trainable_parameters):
-        find_files(config.source_checkpoint)
+        check_state(config.source_checkpoint)
+        find_mapper(config.source_mapper, config.source_checkpoint)
 
 
 def run_folder(config: JobConfig) -> Path:

@@ -152,7 +152,8 @@ class InferenceJob:
             model = parallelize(model, make_mesh(shape, context.device), shape)
         model.eval()
         with agreed(world, "loading source_checkpoint"):
-            configure.load_weights(factory, [model], fresh=fresh)
+            unread = configure.load_weights(factory, [model], fresh=fresh)
+        configure.warn_of_unread(world, unread)
         seed_all(self.inference.determinism.base_seed, world.rank)
         state = JobState(
             model=model, data=loader, task=task, only_trainable_parameters=factory.checkpoint_only_trainable_parameters

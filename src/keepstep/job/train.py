@@ -180,7 +180,8 @@ class TrainingJob:
         parts = divide_model(model, task, trainer, shape, division, world, device)
         del model
         with agreed(world, "loading source_checkpoint"):
-            configure.load_weights(factory, parts.stages, fresh=fresh)
+            unread = configure.load_weights(factory, parts.stages, fresh=fresh)
+        configure.warn_of_unread(world, unread)
         with agreed(world, "preparing the data"):
             loader = make_loader(dataset, division, parts.place.data, seed=seed, config=trainer.data)
         optimizer = self._optimizer(context, parts.whole)
