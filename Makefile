@@ -65,6 +65,7 @@ bench: setup
 	$(BIN)/python -m benchmarks.planning
 	$(BIN)/python -m benchmarks.listing
 	$(BIN)/python -m benchmarks.diff
+	$(BIN)/python -m benchmarks.export
 	$(BIN)/python -m benchmarks.data
 	$(BIN)/python -m benchmarks.fingerprint
 

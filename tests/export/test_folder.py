@@ -78,7 +78,7 @@ def test_killed_anywhere(tied: tuple[Path, nn.Module], tmp_path: Path, before: i
     )
     assert calls[0] > 8
     expected = sorted(os.listdir(tmp_path / "x"))
-    for number in range(0, calls[0] + 12, 1 if calls[0] < 30 else 2):
+    for number in range(int(before is None), calls[0] + 14, 2):
         if before is not None:
             export_weights(old, out, max_shard_size=before)
         died = kill_at(number, lambda: export_weights(new, out, max_shard_size=after))

@@ -45,6 +45,12 @@ def command(
     to: Annotated[
         FormChoice, typer.Option("--to", help="safetensors: whole weights; peft: an adapter in PEFT's own layout.")
     ] = FormChoice.safetensors,
+    mapper: Annotated[
+        str | None,
+        typer.Option(
+            "--mapper", metavar="FILE", help="A YAML file with steps from the checkpoint's names to the files'."
+        ),
+    ] = None,
     adapter: Annotated[
         str | None, typer.Option("--adapter", metavar="NAME", help="Which adapter, where the checkpoint has several.")
     ] = None,
@@ -72,6 +78,7 @@ def command(
     except SizeError as error:
         raise ConfigError(f"--max-shard-size: {error}") from None
 
+    from keepstep.export.mapper import Mapper
     from keepstep.export.weights import export_weights
 
     with Bar("exporting") as bar:
@@ -84,6 +91,7 @@ def command(
             max_shard_size=most,
             side_files=beside,
             partial=partial,
+            mapper=None if mapper is None else Mapper.from_yaml(mapper),
             merge=merge_base is not None,
             adapter=adapter,
             watch=bar,

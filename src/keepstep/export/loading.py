@@ -10,14 +10,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from keepstep.dcp.regions import Box
 from keepstep.dcp.shards import narrowed, parts_of
 from keepstep.dcp.source import DamageFoundError, open_source
 from keepstep.errors import ConfigError, DamagedCheckpointError, StateMismatchError
+from keepstep.export.mapped import read_whole, specs_of
 from keepstep.export.mapper import Mapper, mapper_for, stream
 from keepstep.export.origin import CheckpointOrigin, FilesOrigin, Origin, Weight
 from keepstep.export.source import is_checkpoint
-from keepstep.plan.mapping import TensorSpec
 from keepstep.state.names import names_of
 
 logger = logging.getLogger("keepstep")
@@ -165,25 +164,14 @@ class _Mapped:
     """What a mapper makes of the weights, tensor after tensor. Groups of which this rank needs nothing are not read."""
 
     def __init__(self, origin: Origin, mapper: Mapper) -> None:
-        self._direct = _Direct(origin)
-        specs = {
-            name: TensorSpec(weight.shape, str(weight.dtype).removeprefix("torch."))
-            for name, weight in origin.weights.items()
-        }
-        self._origin, self._plan = origin, mapper.plan(specs)
+        self._origin, self._plan = origin, mapper.plan(specs_of(origin))
         self.shapes = {output.name: output.spec.shape for output in self._plan.outputs}
 
     def fill(self, targets: Mapping[str, torch.Tensor]) -> None:
         """Copy into these tensors, by name."""
         groups = [group for group in self._plan.groups if any(one.name in targets for one in group.outputs)]
         with torch.no_grad():
-            for name, tensor in stream(self._plan, self._read, groups):
+            for name, tensor in stream(self._plan, lambda name: read_whole(self._origin, name), groups):
                 if name in targets:
                     for box, local in parts_of(targets[name]):
                         local.copy_(narrowed(tensor, box))
-
-    def _read(self, name: str) -> torch.Tensor:
-        weight = self._origin.weights[name]
-        whole = torch.empty(weight.shape, dtype=weight.dtype)
-        self._origin.fill([(name, Box((0,) * whole.dim(), weight.shape), whole)])
-        return whole

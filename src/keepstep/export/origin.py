@@ -172,6 +172,24 @@ class FilesOrigin:
         self.close()
 
 
+class Joined:
+    """Several origins as one; no name is in two of them."""
+
+    def __init__(self, origins: Sequence[Origin]) -> None:
+        self._origins = origins
+        self.weights: dict[str, Weight] = {name: weight for one in origins for name, weight in one.weights.items()}
+
+    def fill(self, wanted: Sequence[Wanted]) -> None:
+        """Raises as each of them does."""
+        for origin in self._origins:
+            origin.fill([one for one in wanted if one[0] in origin.weights])
+
+    def check_frozen(self) -> None:
+        """Raises as each of them does."""
+        for origin in self._origins:
+            origin.check_frozen()
+
+
 def _form(file: Any, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
     part = file.get_slice(name)
     shape = tuple(part.get_shape())

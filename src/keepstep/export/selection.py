@@ -13,8 +13,10 @@ import torch
 from keepstep.dcp.source import DamageFoundError, Source
 from keepstep.errors import ConfigError, DamagedCheckpointError, UnsupportedStateError
 from keepstep.export.adapter_origin import find_adapter
+from keepstep.export.mapped import MappedOrigin
+from keepstep.export.mapper import Mapper
 from keepstep.export.merge import MergedOrigin, frozen_of_base
-from keepstep.export.origin import CheckpointOrigin, FilesOrigin, Origin
+from keepstep.export.origin import CheckpointOrigin, FilesOrigin, Joined, Origin
 from keepstep.export.stream import Outgoing
 from keepstep.plan import layout
 from keepstep.plan.difference import Kind
@@ -41,6 +43,7 @@ class Wish:
     dtype: Dtype | None
     max_shard_size: int
     partial: bool
+    mapper: Mapper | None = None
     merge: bool = False
     adapter: str | None = None
 
@@ -92,6 +95,8 @@ def select(stack: ExitStack, checkpoint: Path, wish: Wish) -> Selection:
     lacking = sorted(frozen.keys() - held)
     if lacking and not wish.partial:
         raise ConfigError(_incomplete(checkpoint, lacking))
+    if wish.mapper is not None:
+        origins, tied = [MappedOrigin(Joined(origins), wish.mapper)], {}
     tensors = {
         name: Outgoing(kind_of(name, weight.dtype, weight.shape, wish.dtype), origin)
         for origin in origins

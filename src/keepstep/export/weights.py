@@ -22,6 +22,7 @@ from keepstep.export.folder import (
     read_export,
     scratch_name,
 )
+from keepstep.export.mapper import Mapper
 from keepstep.export.selection import MODEL, Dtype, Wish, identity_of, select
 from keepstep.export.side_files import copy_side_files, find_side_files
 from keepstep.export.stream import WrittenFile, write_file
@@ -58,6 +59,7 @@ def export_weights(
     max_shard_size: int = MAX_SHARD_SIZE,
     side_files: str | Path | None = None,
     partial: bool = False,
+    mapper: Mapper | None = None,
     merge: bool = False,
     adapter: str | None = None,
     world: World | None = None,
@@ -75,6 +77,7 @@ def export_weights(
         max_shard_size: bytes of tensors in a file, from which on there are several, with an index.
         side_files: a folder whose configuration and tokenizer files are put beside the weights.
         partial: write a trainable-only checkpoint without `source`, as the part of a model that it is.
+        mapper: from the checkpoint's names and shapes to those of the files.
         merge: put the adapter that the checkpoint holds into the weights of `source`, which is its base.
         adapter: the adapter's name; may be left out where there is one only.
         world: ranks that all call this; each writes some of the files. By default this process alone.
@@ -88,7 +91,7 @@ def export_weights(
         ExportError: there is no room, or what is read back is not what was written.
         RankFailedError: another rank failed.
     """
-    wish = Wish(source, weights.rstrip("."), dtype, max_shard_size, partial, merge, adapter)
+    wish = Wish(source, weights.rstrip("."), dtype, max_shard_size, partial, mapper, merge, adapter)
     with ExitStack() as stack:
         found = _Export(Path(checkpoint), Path(target), world or SingleWorld(), watch)
         found.look(stack, wish, side_files)
