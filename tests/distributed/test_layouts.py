@@ -9,7 +9,17 @@ from typing import Any
 
 import pytest
 
-from tests.rig.layouts import LAYOUTS, differences, run, save_again, stop_at_5, weights_and_moments, within_bounds
+from keepstep.export.weights import export_weights
+from tests.rig.layouts import (
+    LAYOUTS,
+    begin_from,
+    differences,
+    run,
+    save_again,
+    stop_at_5,
+    weights_and_moments,
+    within_bounds,
+)
 
 CLOSE = 1e-5
 SOME = [
@@ -70,6 +80,33 @@ def check_cell(runs: Runs, saved: str, loaded: str, work: Path) -> dict[str, Any
 @pytest.mark.parametrize(("saved", "loaded"), SOME)
 def test_some_cells(runs: Runs, saved: str, loaded: str, tmp_path: Path) -> None:
     check_cell(runs, saved, loaded, tmp_path / "cell")
+
+
+def check_round_trip(runs: Runs, saved: str, begun: str, work: Path) -> None:
+    """Checkpoint, export, import, checkpoint, export: the same bytes."""
+    first = runs.stopped(saved) / "checkpoints" / "run" / "save-5"
+    export_weights(first, work / "out")
+    begin_from(work / "out", work / "again", LAYOUTS[begun])
+    second = work / "again" / "checkpoints" / "run" / "save-1"
+    export_weights(second, work / "back")
+    assert (work / "back" / "model.safetensors").read_bytes() == (work / "out" / "model.safetensors").read_bytes()
+    begin_from(first, work / "straight", LAYOUTS[begun])
+    export_weights(work / "straight" / "checkpoints" / "run" / "save-1", work / "third")
+    assert (work / "third" / "model.safetensors").read_bytes() == (work / "out" / "model.safetensors").read_bytes()
+    shutil.rmtree(work)
+
+
+@pytest.mark.parametrize(("saved", "begun"), [("TP 2", "PP 2"), ("FSDP2 2", "TP 2")])
+def test_some_round_trips(runs: Runs, saved: str, begun: str, tmp_path: Path) -> None:
+    check_round_trip(runs, saved, begun, tmp_path / "trip")
+
+
+@pytest.mark.layouts
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("saved", LAYOUTS)
+def test_round_trips_from_each_layout_into_each(runs: Runs, saved: str, tmp_path: Path) -> None:
+    for begun in LAYOUTS:
+        check_round_trip(runs, saved, begun, tmp_path / "trip")
 
 
 @pytest.mark.layouts

@@ -197,6 +197,23 @@ def save_again(target: Path) -> Callable[[Any, int], None]:
     return hook
 
 
+def begin_from(source: Path, folder: Path, layout: Layout) -> None:
+    """A job that begins with these weights, makes a step that changes no bit, and saves."""
+
+    def work() -> None:
+        if layout.ddp:
+            _use_ddp()
+        job = config(folder, layout, 1).model_dump()
+        job["trainer"] |= {
+            "model_stage_factory": {"source_checkpoint": str(source)},
+            "optimizer": {"kind": "sgd", "lr": 1e-35, "weight_decay": 0.0},
+            "lr_scheduler": {"phases": []},
+        }
+        TrainingJob(type(config(folder, layout)).model_validate(job)).run()
+
+    forks.values(work, layout.ranks, seconds=120)
+
+
 class Reads:
     """What this rank has read of a checkpoint, and what it needed."""
 
