@@ -177,7 +177,13 @@ class LoggingConfig(Section):
 
 
 class TrainerConfig(Section):
-    """A training job."""
+    """A training job.
+
+    Attributes:
+        export_to: a folder for the weights at the end, in Hugging Face's layout.
+        export_mapper: from the model's names and shapes to those of the export: a YAML file with steps, or "inverse"
+            for the way back of `source_mapper`.
+    """
 
     run: RunConfig
     total_steps: Count
@@ -192,6 +198,15 @@ class TrainerConfig(Section):
     logging: LoggingConfig = LoggingConfig()
     checkpointing: CheckpointingConfig
     export_to: Annotated[str, Field(min_length=1)] | None = None
+    export_mapper: Annotated[str, Field(min_length=1)] | None = None
+
+    @model_validator(mode="after")
+    def _a_mapper_needs_its_ends(self) -> "TrainerConfig":
+        if self.export_mapper is not None and self.export_to is None:
+            raise ValueError("export_mapper needs export_to: nothing is exported")
+        if self.export_mapper == "inverse" and self.model_stage_factory.source_mapper is None:
+            raise ValueError("export_mapper: inverse is that of model_stage_factory.source_mapper, which is missing")
+        return self
 
 
 class InferenceConfig(Section):

@@ -172,6 +172,14 @@ class FilesOrigin:
         self.close()
 
 
+class Without:
+    """An origin but for some names."""
+
+    def __init__(self, origin: Origin, names: Collection[str]) -> None:
+        self.fill, self.check_frozen = origin.fill, origin.check_frozen
+        self.weights: dict[str, Weight] = {name: w for name, w in origin.weights.items() if name not in names}
+
+
 class Joined:
     """Several origins as one; no name is in two of them."""
 

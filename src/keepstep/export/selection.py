@@ -13,10 +13,12 @@ import torch
 from keepstep.dcp.source import DamageFoundError, Source
 from keepstep.errors import ConfigError, DamagedCheckpointError, UnsupportedStateError
 from keepstep.export.adapter_origin import find_adapter
+from keepstep.export.loading import open_state
 from keepstep.export.mapped import MappedOrigin
 from keepstep.export.mapper import Mapper
 from keepstep.export.merge import MergedOrigin, frozen_of_base
-from keepstep.export.origin import CheckpointOrigin, FilesOrigin, Joined, Origin
+from keepstep.export.origin import CheckpointOrigin, FilesOrigin, Joined, Origin, Without
+from keepstep.export.source import is_checkpoint
 from keepstep.export.stream import Outgoing
 from keepstep.plan import layout
 from keepstep.plan.difference import Kind
@@ -43,6 +45,7 @@ class Wish:
     dtype: Dtype | None
     max_shard_size: int
     partial: bool
+    source_mapper: Mapper | None = None
     mapper: Mapper | None = None
     merge: bool = False
     adapter: str | None = None
@@ -90,7 +93,12 @@ def select(stack: ExitStack, checkpoint: Path, wish: Wish) -> Selection:
         return _merged(stack, checkpoint, step, manifest, main, wish)
     tied = {other: name for name, weight in main.weights.items() for other in weight.names}
     if wish.source is not None:
-        origins.append(stack.enter_context(FilesOrigin(wish.source, {*main.weights, *tied}, frozen)))
+        held = {*main.weights, *tied}
+        if wish.source_mapper is None and not is_checkpoint(wish.source):
+            origins.append(stack.enter_context(FilesOrigin(wish.source, held, frozen)))
+        else:
+            base = stack.enter_context(open_state(wish.source))
+            origins.append(Without(MappedOrigin(base, wish.source_mapper) if wish.source_mapper else base, held))
     held = {name for origin in origins for name in origin.weights} | tied.keys()
     lacking = sorted(frozen.keys() - held)
     if lacking and not wish.partial:

@@ -58,6 +58,7 @@ def export_weights(
     dtype: Dtype | None = None,
     max_shard_size: int = MAX_SHARD_SIZE,
     side_files: str | Path | None = None,
+    source_mapper: Mapper | None = None,
     partial: bool = False,
     mapper: Mapper | None = None,
     merge: bool = False,
@@ -76,6 +77,7 @@ def export_weights(
         dtype: what floats of 16 bits and more are cast to; None leaves all as they are.
         max_shard_size: bytes of tensors in a file, from which on there are several, with an index.
         side_files: a folder whose configuration and tokenizer files are put beside the weights.
+        source_mapper: from the names and shapes of `source` to those of the checkpoint.
         partial: write a trainable-only checkpoint without `source`, as the part of a model that it is.
         mapper: from the checkpoint's names and shapes to those of the files.
         merge: put the adapter that the checkpoint holds into the weights of `source`, which is its base.
@@ -91,7 +93,7 @@ def export_weights(
         ExportError: there is no room, or what is read back is not what was written.
         RankFailedError: another rank failed.
     """
-    wish = Wish(source, weights.rstrip("."), dtype, max_shard_size, partial, mapper, merge, adapter)
+    wish = Wish(source, weights.rstrip("."), dtype, max_shard_size, partial, source_mapper, mapper, merge, adapter)
     with ExitStack() as stack:
         found = _Export(Path(checkpoint), Path(target), world or SingleWorld(), watch)
         found.look(stack, wish, side_files)

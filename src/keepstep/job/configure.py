@@ -16,6 +16,7 @@ from keepstep.dist.mesh import MeshShape, solve_mesh
 from keepstep.dist.world import World
 from keepstep.errors import ConfigError
 from keepstep.export.loading import find_mapper, load_source
+from keepstep.export.mapper import Mapper
 from keepstep.export.side_files import has_side_files
 from keepstep.export.source import check_state
 from keepstep.export.weights import check_target
@@ -29,6 +30,7 @@ from keepstep.storage.lineage import read_origin
 logger = logging.getLogger("keepstep")
 
 _SHOWN = 5
+_INVERSE = "inverse"
 
 
 def divide_batches(batching: BatchingConfig, mesh: MeshConfig, world_size: int) -> tuple[MeshShape, Division]:
@@ -121,6 +123,17 @@ def export_target(trainer: TrainerConfig, folder: Path) -> Path | None:
     return target if read_origin(folder) is None else target.with_name(target.name + suffix_of(folder.name))
 
 
+def export_mapper(trainer: TrainerConfig) -> Mapper | None:
+    """From the model's names to those of the export. Raises ConfigError where it is no mapper or has no way back."""
+    if trainer.export_mapper is None:
+        return None
+    if trainer.export_mapper != _INVERSE:
+        return Mapper.from_yaml(trainer.export_mapper)
+    factory = trainer.model_stage_factory
+    mapper = find_mapper(factory.source_mapper, factory.source_checkpoint or "")
+    return None if mapper is None else mapper.invert()
+
+
 def side_files(config: ModelStageFactoryConfig) -> str | None:
     """The folder whose configuration and tokenizer go beside exported weights; None where the job knows of none."""
     source = config.source_checkpoint
@@ -132,6 +145,7 @@ def check_targets(trainer: TrainerConfig, folder: Path, *, fresh: bool) -> None:
     check_source(trainer.model_stage_factory, fresh=fresh)
     if (target := export_target(trainer, folder)) is not None:
         check_target(target)
+    export_mapper(trainer)
 
 
 def check_inference(config: JobConfig, shape: MeshShape, dataset: Any) -> None:

@@ -18,6 +18,7 @@ from keepstep.dist.launch import launched_ranks
 from keepstep.dist.mesh import MeshShape, Place
 from keepstep.dist.world import World
 from keepstep.errors import ConfigError, DamagedCheckpointError
+from keepstep.export.loading import find_mapper
 from keepstep.export.weights import export_weights, is_exported
 from keepstep.job import configure
 from keepstep.job.asked import NOTHING, Asked
@@ -153,7 +154,9 @@ class TrainingJob:
             target,
             factory.source_checkpoint if partial else None,
             side_files=configure.side_files(factory),
+            source_mapper=find_mapper(factory.source_mapper, factory.source_checkpoint or "") if partial else None,
             partial=partial,
+            mapper=configure.export_mapper(self.trainer),
             world=world,
         )
         if world.rank == 0:
