@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from keepstep.checkpoint.checkpointer import Checkpointer
     from keepstep.config.checkpointing import CheckpointingConfig
     from keepstep.dcp.foreign import load_dcp
+    from keepstep.export.adapter import check_adapter, export_adapter, load_adapter
+    from keepstep.export.mapper import Mapper
     from keepstep.export.weights import export_weights
     from keepstep.provenance.record import RunFacts
     from keepstep.state.codec import declare
@@ -39,10 +41,14 @@ _LAZY = {
     "Checkpointer": "keepstep.checkpoint.checkpointer",
     "CheckpointingConfig": "keepstep.config.checkpointing",
     "JobState": "keepstep.state.job_state",
+    "Mapper": "keepstep.export.mapper",
     "PerRank": "keepstep.state.stateful",
     "RunFacts": "keepstep.provenance.record",
+    "check_adapter": "keepstep.export.adapter",
     "declare": "keepstep.state.codec",
+    "export_adapter": "keepstep.export.adapter",
     "export_weights": "keepstep.export.weights",
+    "load_adapter": "keepstep.export.adapter",
     "load_dcp": "keepstep.dcp.foreign",
 }
 
@@ -58,6 +64,7 @@ __all__ = [
     "GuardRefusedError",
     "JobState",
     "KeepstepError",
+    "Mapper",
     "PerRank",
     "RankFailedError",
     "ReplicaMismatchError",
@@ -70,8 +77,11 @@ __all__ = [
     "StopRequested",
     "TwinCheckError",
     "UnsupportedStateError",
+    "check_adapter",
     "declare",
+    "export_adapter",
     "export_weights",
+    "load_adapter",
     "load_dcp",
 ]
 
