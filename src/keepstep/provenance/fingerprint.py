@@ -12,7 +12,8 @@ import torch
 from keepstep.errors import ConfigError
 from keepstep.provenance.attributes import attributes_of, package_of
 from keepstep.provenance.secrets import masked_text
-from keepstep.provenance.walk import NotTellableError, Walk, declaration, folders_in
+from keepstep.provenance.special import NotTellableError
+from keepstep.provenance.walk import Walk, declaration, folders_in
 from keepstep.storage.content import FileDigests
 
 UNKNOWN = "unknown"

@@ -10,9 +10,8 @@ import mmap
 import operator
 import os
 import re
-import sys
 from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import Enum
@@ -28,10 +27,9 @@ import numpy as np
 import torch
 import xxhash
 
-from keepstep.provenance.arrow import ArrowTypeError, add_table
 from keepstep.provenance.attributes import attributes_of, package_of, says_nothing
 from keepstep.provenance.paths import common_folder, files_in, is_path, names_files, resolve
-from keepstep.provenance.tokenizer import is_tokenizer, tokenizer_text
+from keepstep.provenance.special import SPECIAL, NotTellableError
 from keepstep.storage.content import FileDigests
 
 _CHUNK = 4096
@@ -47,12 +45,7 @@ _BY_TEXT = (
     *(date, time, timedelta, tzinfo, Decimal, Fraction, UUID, range, slice),
     *(torch.dtype, torch.device, np.dtype, operator.itemgetter, operator.attrgetter),
 )
-_VIEWS: tuple[type, ...] = (type({}.keys()), type({}.values()), type({}.items()))
 _MEMO_LENGTH, _MEMO_ENTRIES = 64, 10_000
-
-
-class NotTellableError(ValueError):
-    """Something in an object cannot be told from outside. The message says where and what."""
 
 
 class Walk:
@@ -96,9 +89,9 @@ class Walk:
         if type(value) in _SCALARS:
             self._state.update(marshal.dumps(value, _MARSHAL))
         elif says_nothing(value):
-            self._tag("code")
+            self.tag("code")
         elif id(value) in self._above:
-            self._tag("again", self._above.index(id(value)))
+            self.tag("again", self._above.index(id(value)))
         elif len(self._above) > _DEEPEST:
             raise NotTellableError(f"{where}: nested too deeply")
         elif (known := self._memo.get(id(value))) is not None:
@@ -108,7 +101,7 @@ class Walk:
 
     def add_attribute(self, name: str, value: Any, where: str) -> None:
         """Add what is held under a name: there a text may be a path."""
-        self._tag("attribute", name)
+        self.tag("attribute", name)
         if isinstance(value, str) and is_path(value):
             self._path(value)
         else:
@@ -116,7 +109,7 @@ class Walk:
 
     def add_object(self, value: Any, attributes: Mapping[str, Any], where: str) -> None:
         """Add all that an object holds by name."""
-        self._tag("object", len(attributes))
+        self.tag("object", len(attributes))
         before, self._roots = self._roots, (*self._roots, *folders_in(attributes.values()))
         for name, held in attributes.items():
             self.add_attribute(name, held, f"{where}.{name}")
@@ -126,7 +119,7 @@ class Walk:
         """Add files by content, order, and name below the folder that they share."""
         files = [os.path.abspath(path) for path in paths]
         base = common_folder(files) if files else ""
-        self._tag("files", len(files))
+        self.tag("files", len(files))
         for file in files:
             self._file(file, base)
 
@@ -151,7 +144,12 @@ class Walk:
         self.saw_content |= inner.saw_content
         self.saw_folder = self.saw_folder or inner.saw_folder
 
-    def _tag(self, kind: str, *facts: object) -> None:
+    def update(self, data: Any) -> None:
+        """Take bytes."""
+        self._state.update(data)
+
+    def tag(self, kind: str, *facts: object) -> None:
+        """Take names and counts."""
         self._state.update(marshal.dumps((kind, *map(str, facts)), _MARSHAL))
 
     def _compound(self, value: Any, where: str) -> None:
@@ -161,20 +159,20 @@ class Walk:
             self.add_object(value, kept, where)
         match value:
             case list() | tuple() | deque():
-                self._sequence(value, where)
+                self.add_sequence(value, where)
             case Mapping() if isinstance(value, _MAPPINGS):
-                self._tag("mapping", len(value))
+                self.tag("mapping", len(value))
                 for key, item in value.items():
                     self.add(key, f"{where} (key)")
                     self.add_attribute("", item, f"{where}[{key!r}]")
             case set() | frozenset():
-                self._tag("set", *sorted(self._digest_of(item, where) for item in value))
+                self.tag("set", *sorted(self._digest_of(item, where) for item in value))
             case bytearray() | memoryview() | mmap.mmap():
                 self._bytes("bytes", memoryview(value))
             case array.array():
                 self._bytes(f"array {value.typecode}", memoryview(value))
             case np.ndarray():
-                self._array(value, where)
+                self.add_array(value, where)
             case np.generic():
                 self._bytes(f"number {value.dtype!r}", memoryview(value.tobytes()))
             case torch.Tensor():
@@ -182,7 +180,7 @@ class Walk:
             case PurePath():
                 self._path(os.fspath(value))
             case Enum():
-                self._tag("enum", value.name)
+                self.tag("enum", value.name)
             # Subclasses of plain types, which marshal does not know.
             case str():
                 self.add(str.__str__(value), where)
@@ -197,14 +195,15 @@ class Walk:
             case re.Pattern():
                 self.add([value.pattern, value.flags], where)
             case _ if isinstance(value, _BY_TEXT):
-                self._tag("text", repr(value))
+                self.tag("text", repr(value))
             case io.IOBase():
                 self._open_file(value, where)
             case _:
                 self._object(value, where)
 
-    def _sequence(self, values: Sequence[Any], where: str) -> None:
-        self._tag("sequence", len(values))
+    def add_sequence(self, values: Sequence[Any], where: str) -> None:
+        """Take values in their order."""
+        self.tag("sequence", len(values))
         self.saw_content |= bool(values)
         values = list(values) if isinstance(values, deque) else values
         base: str | None = None
@@ -224,7 +223,7 @@ class Walk:
         if base is None:
             self.add(value, where)
         elif isinstance(value, list | tuple | dict):
-            self._tag("row", len(value), *(value if isinstance(value, dict) else ()))
+            self.tag("row", len(value), *(value if isinstance(value, dict) else ()))
             for part in value.values() if isinstance(value, dict) else value:
                 self._item(part, where, base)
         elif (file := resolve(value, self._roots)) is not None:
@@ -235,28 +234,29 @@ class Walk:
             self.add(value, where)
 
     def _file(self, file: str, base: str) -> None:
-        self._tag("file", os.path.relpath(file, base), self._files.of(file))
+        self.tag("file", os.path.relpath(file, base), self._files.of(file))
         self.saw_content = True
 
     def _bytes(self, kind: str, data: memoryview) -> None:
-        self._tag(kind, data.nbytes)
+        self.tag(kind, data.nbytes)
         self._state.update(data if data.c_contiguous else data.tobytes())
         self.saw_content |= data.nbytes > 64
 
-    def _array(self, value: np.ndarray[Any, Any], where: str) -> None:
+    def add_array(self, value: np.ndarray[Any, Any], where: str) -> None:
+        """Take an array by dtype, shape and content."""
         if isinstance(value, np.ma.MaskedArray):
-            self._tag("masked")
-            self._array(np.ma.getmaskarray(value), where)
+            self.tag("masked")
+            self.add_array(np.ma.getmaskarray(value), where)
             value = np.ma.getdata(value)
-        self._tag("array", repr(value.dtype), value.shape)
+        self.tag("array", repr(value.dtype), value.shape)
         self.saw_content |= value.size > 0
         if isinstance(value, np.memmap) and isinstance(value.base, mmap.mmap) and value.filename is not None:
             # The whole of a mapped file: its digest may be remembered.
-            self._tag("mapped", value.offset, self._files.of(value.filename))
+            self.tag("mapped", value.offset, self._files.of(value.filename))
             return
         plain = value.view(np.ndarray)
         if plain.dtype.hasobject:
-            self._sequence(plain.ravel().tolist(), where)
+            self.add_sequence(plain.ravel().tolist(), where)
         elif plain.flags.c_contiguous:
             self._state.update(plain.reshape(-1).view(np.uint8).data)
         else:
@@ -264,7 +264,7 @@ class Walk:
                 self._state.update(np.ascontiguousarray(part).tobytes())
 
     def _tensor(self, value: torch.Tensor, where: str) -> None:
-        self._tag("tensor", value.dtype, tuple(value.shape))
+        self.tag("tensor", value.dtype, tuple(value.shape))
         self.saw_content |= value.numel() > 0
         if value.layout is not torch.strided or value.is_meta or value.is_quantized:
             raise NotTellableError(f"{where}: a tensor without plain memory ({value.layout}, {value.device})")
@@ -274,10 +274,10 @@ class Walk:
     def _path(self, text: str) -> None:
         """A path that an object names: what lies there counts, not where, nor whether a folder is there yet."""
         if os.path.isfile(text):
-            self._tag("file", self._files.of(text))
+            self.tag("file", self._files.of(text))
             self.saw_content = True
             return
-        self._tag("place")
+        self.tag("place")
         if os.path.isdir(text):
             self.saw_folder = text
 
@@ -288,20 +288,20 @@ class Walk:
             return
         name, mode = getattr(value, "name", None), getattr(value, "mode", "r")
         if not isinstance(mode, str) or not mode.startswith("r") or "+" in mode or value.closed:
-            self._tag("code")  # it is written to, or not used any more
+            self.tag("code")  # it is written to, or not used any more
         elif isinstance(name, str) and os.path.isfile(name):
             self._path(name)
         else:
             raise NotTellableError(f"{where}: an open {type(value).__name__}")
 
     def _object(self, value: Any, where: str) -> None:
-        for special, add in _SPECIAL:
+        for special, add in SPECIAL:
             if special(value):
                 add(self, value, where)
                 return
         declared = declaration(value, "fingerprint") if _is_data_set(value) else None
         if isinstance(declared, str) and declared:
-            self._tag("declared", declared)
+            self.tag("declared", declared)
             self.saw_content = True
             return
         kind = f"{type(value).__module__}.{type(value).__qualname__}"
@@ -350,79 +350,3 @@ def _is_plain(values: Sequence[Any], depth: int = 0) -> bool:
         chain(value, value.values()) if type(value) is dict else value for value in values if type(value) in _NESTED
     )
     return _is_plain(list(chain.from_iterable(nested)), depth + 1)
-
-
-def _add_arrow(walk: Walk, table: Any, where: str) -> None:
-    """A pyarrow.Table, or what can be made one."""
-    arrow = sys.modules["pyarrow"]
-    if isinstance(table, arrow.RecordBatch):
-        table = arrow.Table.from_batches([table])
-    elif isinstance(table, arrow.Array | arrow.ChunkedArray):
-        table = arrow.table({"": table})
-    walk.saw_content |= table.num_rows > 0
-    try:
-        add_table(table, walk._tag, walk._state.update)
-    except ArrowTypeError as error:
-        raise NotTellableError(f"{where}: {error}") from error
-
-
-def _add_hugging_face(walk: Walk, dataset: Any, where: str) -> None:
-    """A datasets.Dataset: its rows as Arrow holds them, and the order that a shuffle or a choice has laid over them."""
-    table = dataset.data.table
-    for name in table.column_names:
-        files = _files_of(table.column(name))
-        if files:
-            walk.add_files(files)
-            table = table.drop_columns([name])
-    _add_arrow(walk, table, where)
-    indices = dataset._indices
-    walk._tag("in order" if indices is None else "by index")
-    if indices is not None:
-        _add_arrow(walk, indices.table, where)
-
-
-def _files_of(column: Any) -> list[str]:
-    """The files of a column of images or sounds that lie in files; empty for any other column."""
-    kind = column.type
-    if getattr(kind, "num_fields", 0) != 2 or {kind.field(number).name for number in range(2)} != {"bytes", "path"}:
-        return []
-    field = sys.modules["pyarrow"].compute.struct_field
-    paths = field(column, "path").to_pylist()
-    is_by_path = field(column, "bytes").null_count == len(column)
-    return paths if is_by_path and all(path and os.path.isfile(path) for path in paths) else []
-
-
-def _add_frame(walk: Walk, frame: Any, where: str) -> None:
-    """A pandas DataFrame, Series or Index."""
-    if hasattr(frame, "columns"):
-        columns = [(repr(name), frame.iloc[:, number]) for number, name in enumerate(frame.columns)]
-    else:
-        columns = [(repr(frame.name), frame)]
-    walk._tag("frame", len(frame), *(name for name, _ in columns))
-    if hasattr(frame, "index") and hasattr(frame, "iloc"):
-        walk._array(frame.index.to_numpy(), where)
-    for name, column in columns:
-        walk._array(column.to_numpy(), f"{where}[{name}]")
-
-
-def _add_tokenizer(walk: Walk, tokenizer: Any, where: str) -> None:
-    walk._tag("tokenizer", tokenizer_text(tokenizer))
-
-
-def _is_from(package: str, *names: str) -> Callable[[Any], bool]:
-    """Whether an object is of such a class, without importing its package."""
-
-    def check(value: Any) -> bool:
-        return any(kind.__name__ in names and package_of(kind) == package for kind in type(value).__mro__)
-
-    return check
-
-
-_SPECIAL: tuple[tuple[Callable[[Any], bool], Callable[[Walk, Any, str], None]], ...] = (
-    (lambda value: isinstance(value, _VIEWS), lambda walk, view, where: walk._sequence(list(view), where)),
-    (is_tokenizer, _add_tokenizer),
-    (_is_from("datasets", "Dataset"), _add_hugging_face),
-    (_is_from("pyarrow", "Table", "RecordBatch", "Array", "ChunkedArray"), _add_arrow),
-    (_is_from("pandas", "DataFrame", "Series", "Index"), _add_frame),
-    (_is_from("polars", "DataFrame"), lambda walk, frame, where: _add_arrow(walk, frame.to_arrow(), where)),
-)
