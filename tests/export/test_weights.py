@@ -164,6 +164,16 @@ def test_other_sets_of_weights(tied: tuple[Path, nn.Module], tmp_path: Path) -> 
         export_weights(checkpoint, tmp_path / "other", weights="task.em")
 
 
+def test_averaged_weights_are_found_by_their_name(tied: tuple[Path, nn.Module], tmp_path: Path) -> None:
+    checkpoint, model = tied
+    done = export_weights(checkpoint, tmp_path / "out", named="ema")
+    held = load_file(tmp_path / "out" / "model.safetensors")
+    assert torch.equal(held["embed.weight"], model.embed.weight + 1)
+    assert done.tensors == len(held)
+    with pytest.raises(ConfigError, match=r"'average' names no sets of weights; there are model, task\.ema"):
+        export_weights(checkpoint, tmp_path / "other", named="average")
+
+
 def test_the_record_says_where_the_weights_come_from(tmp_path: Path) -> None:
     config = keepstep.CheckpointingConfig(save_dir=str(tmp_path / "run"), period_steps=5)
     facts = keepstep.RunFacts(run_name="exp", base_model="org/base", dataset_sha256="d" * 64, config={"lr": 1})

@@ -35,6 +35,9 @@ def command(
     weights: Annotated[
         str, typer.Option("--weights", metavar="PREFIX", help="Which set of weights: model, task.ema, ...")
     ] = "model",
+    ema: Annotated[
+        str | None, typer.Option("--ema", metavar="NAME", help="The averaged weights that the task keeps as NAME.")
+    ] = None,
     beside: Annotated[
         Path | None, typer.Option("--with", metavar="FOLDER", help="Copy configuration and tokenizer from here.")
     ] = None,
@@ -92,6 +95,7 @@ def command(
             side_files=beside,
             partial=partial,
             mapper=None if mapper is None else Mapper.from_yaml(mapper),
+            named=ema,
             merge=merge_base is not None,
             adapter=adapter,
             watch=bar,

@@ -208,11 +208,28 @@ def _form(file: Any, name: str) -> tuple[torch.dtype, tuple[int, ...]]:
     return dtype, shape
 
 
-def _nothing_there(folder: Path, prefix: str, stored: Mapping[str, Stored]) -> str:
-    """What other sets of weights there are: those in which a name of the model occurs, or any tensors."""
+def weight_sets(stored: Mapping[str, Stored]) -> list[str]:
+    """What the keys of each set of weights begin with: `model`, and every other place where a name of the model is."""
     tensors = [key for key, what in stored.items() if what.shape is not None]
     model = next((key.removeprefix("model.") for key in tensors if key.startswith("model.")), None)
     found = [key[: -len(model) - 1] for key in tensors if key.endswith(f".{model}")] if model else []
-    there = found or sorted({key.partition(".")[0] for key in tensors if "." in key})
+    return [one for one in found if not one.startswith("optimizer.")]
+
+
+def named_set(stored: Mapping[str, Stored], name: str) -> str:
+    """The set of weights that an object of the job keeps under a name: `task.ema` for "ema". Raises ConfigError."""
+    there = weight_sets(stored)
+    found = [one for one in there if one == name or one.endswith(f".{name}")]
+    if len(found) != 1:
+        raise ConfigError(
+            f"{name!r} names {len(found) or 'no'} sets of weights; there are {', '.join(there) or 'none'}"
+        )
+    return found[0]
+
+
+def _nothing_there(folder: Path, prefix: str, stored: Mapping[str, Stored]) -> str:
+    """What other sets of weights there are: those in which a name of the model occurs, or any tensors."""
+    tensors = [key for key, what in stored.items() if what.shape is not None]
+    there = weight_sets(stored) or sorted({key.partition(".")[0] for key in tensors if "." in key})
     more = f" and {len(there) - _SHOWN} more" if len(there) > _SHOWN else ""
     return f"{folder} has no tensors under {prefix!r}; there are {', '.join(there[:_SHOWN]) or 'none at all'}{more}"

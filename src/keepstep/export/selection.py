@@ -17,7 +17,7 @@ from keepstep.export.loading import open_state
 from keepstep.export.mapped import MappedOrigin
 from keepstep.export.mapper import Mapper
 from keepstep.export.merge import MergedOrigin, frozen_of_base
-from keepstep.export.origin import CheckpointOrigin, FilesOrigin, Joined, Origin, Without
+from keepstep.export.origin import CheckpointOrigin, FilesOrigin, Joined, Origin, Without, named_set
 from keepstep.export.source import is_checkpoint
 from keepstep.export.stream import Outgoing
 from keepstep.plan import layout
@@ -47,6 +47,7 @@ class Wish:
     partial: bool
     source_mapper: Mapper | None = None
     mapper: Mapper | None = None
+    named: str | None = None
     merge: bool = False
     adapter: str | None = None
 
@@ -86,8 +87,9 @@ def select(stack: ExitStack, checkpoint: Path, wish: Wish) -> Selection:
         opened = stack.enter_context(Source(checkpoint, manifest))
     except DamageFoundError as error:
         raise DamagedCheckpointError(f"{checkpoint} is damaged and not exported: {error}") from error
-    main = CheckpointOrigin(opened, wish.weights)
-    frozen = main.frozen() if wish.weights == MODEL else {}
+    weights = wish.weights if wish.named is None else named_set(opened.stored(), wish.named)
+    main = CheckpointOrigin(opened, weights)
+    frozen = main.frozen() if weights == MODEL else {}
     origins: list[Origin] = [main]
     if wish.merge and wish.source is not None:
         return _merged(stack, checkpoint, step, manifest, main, wish)
@@ -115,7 +117,7 @@ def select(stack: ExitStack, checkpoint: Path, wish: Wish) -> Selection:
         step=step,
         files={name: [tensors[kind.key] for kind in kinds] for name, kinds in divided.items()},
         tied=tied,
-        identity={**identity_of(checkpoint), **facts_of(checkpoint, manifest), "weights": wish.weights}
+        identity={**identity_of(checkpoint), **facts_of(checkpoint, manifest), "weights": weights}
         | {"dtype": wish.dtype},
     )
 

@@ -61,6 +61,7 @@ def export_weights(
     source_mapper: Mapper | None = None,
     partial: bool = False,
     mapper: Mapper | None = None,
+    named: str | None = None,
     merge: bool = False,
     adapter: str | None = None,
     world: World | None = None,
@@ -80,6 +81,7 @@ def export_weights(
         source_mapper: from the names and shapes of `source` to those of the checkpoint.
         partial: write a trainable-only checkpoint without `source`, as the part of a model that it is.
         mapper: from the checkpoint's names and shapes to those of the files.
+        named: in place of `weights`: the set that an object of the job keeps under this name ("ema").
         merge: put the adapter that the checkpoint holds into the weights of `source`, which is its base.
         adapter: the adapter's name; may be left out where there is one only.
         world: ranks that all call this; each writes some of the files. By default this process alone.
@@ -93,7 +95,9 @@ def export_weights(
         ExportError: there is no room, or what is read back is not what was written.
         RankFailedError: another rank failed.
     """
-    wish = Wish(source, weights.rstrip("."), dtype, max_shard_size, partial, source_mapper, mapper, merge, adapter)
+    wish = Wish(
+        source, weights.rstrip("."), dtype, max_shard_size, partial, source_mapper, mapper, named, merge, adapter
+    )
     with ExitStack() as stack:
         found = _Export(Path(checkpoint), Path(target), world or SingleWorld(), watch)
         found.look(stack, wish, side_files)
