@@ -13,7 +13,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 import keepstep
-from keepstep.config.mapper import Rename
+from keepstep.config.mapper import Concatenate, Keep, Parallel, Rename, Split
 from keepstep.errors import ConfigError, DamagedCheckpointError, StateMismatchError
 from keepstep.export.loading import find_mapper, load_source
 from keepstep.export.mapper import Mapper, mapper_for
@@ -127,7 +127,7 @@ def test_a_checkpoint_that_is_damaged_gives_nothing(tmp_path: Path) -> None:
         load_source(saved, [net(2)])
 
 
-def _read_by_this_rank(source: Path, mapped: bool) -> tuple[int, bool]:
+def _read_by_this_rank(source: Path, kind: str) -> tuple[int, bool]:
     """Elements that this rank has read, and whether its parts are right."""
     count = 0
     fill = FilesOrigin.fill
@@ -141,23 +141,29 @@ def _read_by_this_rank(source: Path, mapped: bool) -> tuple[int, bool]:
     torch.manual_seed(5)
     model = nn.Sequential(nn.Linear(6, 8, bias=False), nn.Linear(8, 5, bias=False))
     fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
-    mapper = Mapper((Rename(names={"0.weight": "0.weight", "1.weight": "1.weight"}),)) if mapped else None
+    both = Parallel(steps=(Split(take="0.weight", give=("a", "b"), sizes=(3, 5)), Keep(names="1.weight")))
+    joined = Concatenate(take=("a", "b"), give="0.weight", sizes=(3, 5))
+    mapper = {
+        "plain": None,
+        "renamed": Mapper((Rename(names={"0.weight": "x"}), Rename(names={"x": "0.weight"}), Keep(names="1.weight"))),
+        "joined": Mapper((both, joined)),
+    }[kind]
     load_source(source, [model], mapper=mapper)
     torch.manual_seed(1)
     expected = nn.Sequential(nn.Linear(6, 8, bias=False), nn.Linear(8, 5, bias=False)).state_dict()
     return count, all(torch.equal(v.full_tensor(), expected[k]) for k, v in model.state_dict().items())
 
 
-@pytest.mark.parametrize("mapped", [False, True])
-def test_each_rank_reads_what_it_holds(tmp_path: Path, mapped: bool) -> None:
+@pytest.mark.parametrize("kind", ["plain", "renamed", "joined"])
+def test_each_rank_reads_what_it_holds(tmp_path: Path, kind: str) -> None:
     torch.manual_seed(1)
     save_file(
         nn.Sequential(nn.Linear(6, 8, bias=False), nn.Linear(8, 5, bias=False)).state_dict(),
         tmp_path / "model.safetensors",
     )
-    found = forks.values(lambda: _read_by_this_rank(tmp_path, mapped), 2)
+    found = forks.values(lambda: _read_by_this_rank(tmp_path, kind), 2)
     assert all(right for _, right in found)
-    if not mapped:
+    if kind != "joined":
         assert sum(count for count, _ in found) == 6 * 8 + 8 * 5
 
 

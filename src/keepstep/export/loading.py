@@ -24,6 +24,8 @@ logger = logging.getLogger("keepstep")
 _SHOWN = 5
 _AUTO = "auto"
 _MODEL = "model"
+# Steps that change no element, so that a part of the result is a part of what is taken.
+_NAMES_ONLY = frozenset({"rename", "keep"})
 
 
 @contextmanager
@@ -161,17 +163,28 @@ class _Direct:
 
 
 class _Mapped:
-    """What a mapper makes of the weights, tensor after tensor. Groups of which this rank needs nothing are not read."""
+    """What a mapper makes of the weights. Of what only gets another name, the parts that this rank holds are read; of
+    all else whole tensors, group after group, but for groups of which it needs nothing."""
 
     def __init__(self, origin: Origin, mapper: Mapper) -> None:
         self._origin, self._plan = origin, mapper.plan(specs_of(origin))
         self.shapes = {output.name: output.spec.shape for output in self._plan.outputs}
+        self._renamed = {
+            tensor.name: tensor.inputs[0]
+            for tensor in self._plan.tensors
+            if len(tensor.inputs) == 1 and all(step.rpartition(" ")[2] in _NAMES_ONLY for step in tensor.steps)
+        }
 
     def fill(self, targets: Mapping[str, torch.Tensor]) -> None:
         """Copy into these tensors, by name."""
-        groups = [group for group in self._plan.groups if any(one.name in targets for one in group.outputs)]
+        direct = {name: self._renamed[name] for name in targets if name in self._renamed}
+        straight = _Direct(self._origin)
+        for name, there in direct.items():
+            straight.fill({there: targets[name]})
+        left = targets.keys() - direct.keys()
+        groups = [group for group in self._plan.groups if any(one.name in left for one in group.outputs)]
         with torch.no_grad():
             for name, tensor in stream(self._plan, lambda name: read_whole(self._origin, name), groups):
-                if name in targets:
+                if name in left:
                     for box, local in parts_of(targets[name]):
                         local.copy_(narrowed(tensor, box))
