@@ -38,9 +38,18 @@ def test_options(checkpoint: Path, tmp_path: Path) -> None:
     assert {value.dtype for value in found.values()} == {torch.bfloat16}
 
 
+def test_one_file_of_torch_save(checkpoint: Path, tmp_path: Path) -> None:
+    done = command("export", str(checkpoint), "out.pt", "--to", "torch", "--dtype", "bfloat16", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("exported step 5 of exp to out.pt: 4 tensors, 1 file, ")
+    state = torch.load(tmp_path / "out.pt", weights_only=True)
+    assert {value.dtype for value in state.values()} == {torch.bfloat16}
+
+
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
+        (("--to", "torch", "--with", "."), 2, "--with: one file of torch.save has no room for other files"),
         (("--max-shard-size", "big"), 2, "--max-shard-size: 'big' is no size; write 5GB, 500MB or a number of bytes"),
         (("--weights", "task.ema"), 2, "has no tensors under 'task.ema'; there are model"),
         (("--with", "nowhere"), 2, "nowhere has neither a configuration nor a tokenizer"),
@@ -49,7 +58,7 @@ def test_options(checkpoint: Path, tmp_path: Path) -> None:
     ],
 )
 def test_bad_usage_is_told_in_a_line(
-    checkpoint: Path, tmp_path: Path, words: tuple[str, str], code: int, text: str
+    checkpoint: Path, tmp_path: Path, words: tuple[str, ...], code: int, text: str
 ) -> None:
     done = command("export", str(checkpoint), "out", *words, cwd=tmp_path)
     assert done.returncode == code

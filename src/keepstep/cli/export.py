@@ -1,7 +1,8 @@
-"""`keepstep export`: the weights of a checkpoint as safetensors."""
+"""`keepstep export`: the weights of a checkpoint as safetensors, as an adapter, or as one file of torch.save."""
 
 from dataclasses import asdict
 from enum import StrEnum
+from functools import partial as partial_call
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ class FormChoice(StrEnum):
 
     safetensors = "safetensors"
     peft = "peft"
+    torch = "torch"
 
 
 class DtypeChoice(StrEnum):
@@ -27,7 +29,7 @@ class DtypeChoice(StrEnum):
 
 def command(
     checkpoint: Annotated[Path, typer.Argument(metavar="CKPT", help="A save-<step> folder.")],
-    out: Annotated[Path, typer.Argument(help="The folder to make, or that of an earlier export.")],
+    out: Annotated[Path, typer.Argument(help="The folder (or file) to make, or that of an earlier export.")],
     max_shard_size: Annotated[
         str, typer.Option("--max-shard-size", help="Write several files where one would be larger: 5GB, 500MB, ...")
     ] = "5GB",
@@ -46,7 +48,8 @@ def command(
     ] = None,
     partial: Annotated[bool, typer.Option("--partial", help="Export such a checkpoint without base weights.")] = False,
     to: Annotated[
-        FormChoice, typer.Option("--to", help="safetensors: whole weights; peft: an adapter in PEFT's own layout.")
+        FormChoice,
+        typer.Option("--to", help="safetensors; peft: an adapter in PEFT's own layout; torch: one torch.save file."),
     ] = FormChoice.safetensors,
     mapper: Annotated[
         str | None,
@@ -80,19 +83,22 @@ def command(
         most = parse_size(max_shard_size)
     except SizeError as error:
         raise ConfigError(f"--max-shard-size: {error}") from None
+    if to is FormChoice.torch and beside is not None:
+        raise ConfigError("--with: one file of torch.save has no room for other files; copy them, or use safetensors")
 
     from keepstep.export.mapper import Mapper
+    from keepstep.export.torch_file import export_torch
     from keepstep.export.weights import export_weights
 
     with Bar("exporting") as bar:
-        done = export_weights(
+        one_file = to is FormChoice.torch
+        write = export_torch if one_file else partial_call(export_weights, max_shard_size=most, side_files=beside)
+        done = write(
             checkpoint,
             out,
             source if merge_base is None else merge_base,
             weights=weights,
             dtype=None if dtype is None else dtype.value,
-            max_shard_size=most,
-            side_files=beside,
             partial=partial,
             mapper=None if mapper is None else Mapper.from_yaml(mapper),
             named=ema,
@@ -107,8 +113,9 @@ def command(
     files = "1 file" if len(done.files) == 1 else f"{len(done.files)} files"
     run = f" of {done.run}" if done.run else ""
     print(f"exported step {done.step}{run} to {out}: {done.tensors} tensors, {files}, {size}")
+    how = "and shares its memory" if to is FormChoice.torch else "which is written once"
     for name, kept in sorted(done.tied.items()):
-        print(f"{name} is tied to {kept}, which is written once")
+        print(f"{name} is tied to {kept}, {how}")
 
 
 def _export_adapter(
