@@ -218,7 +218,7 @@ class _Unpickler(pickle.Unpickler):
         if isinstance(value, torch.dtype):
             return value
         if name.endswith("Storage"):
-            dtype = getattr(value, "dtype", None)
+            dtype = getattr(value, "_dtype", None)  # `dtype` itself warns
             return _StorageKind(dtype if isinstance(dtype, torch.dtype) else None)
         raise pickle.UnpicklingError(f"it asks for {module}.{name}")
 
