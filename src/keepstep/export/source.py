@@ -10,8 +10,12 @@ from keepstep.storage.content import FileDigests
 from keepstep.storage.digest import digest_of_bytes
 
 
-def find_files(source: str | Path) -> list[Path]:
+def find_files(source: str | Path, asked: str = "source_checkpoint") -> list[Path]:
     """The safetensors files of a model state: a file, or a folder with one, or with an index of several.
+
+    Args:
+        source: where it lies.
+        asked: what the person who named it calls that, for errors.
 
     Raises:
         ConfigError: there is no such model state.
@@ -25,14 +29,14 @@ def find_files(source: str | Path) -> list[Path]:
         try:
             names = set(json.loads((path / INDEX_FILE).read_text())["weight_map"].values())
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"source_checkpoint = {source}: {INDEX_FILE} is not readable: {error!r}") from error
+            raise ConfigError(f"{asked} = {source}: {INDEX_FILE} is not readable: {error!r}") from error
         files = [path / name for name in sorted(names)]
         absent = [file for file in files if not file.is_file()]
         if absent:
-            raise ConfigError(f"source_checkpoint = {source}: {absent[0]} is named in the index and missing")
+            raise ConfigError(f"{asked} = {source}: {absent[0]} is named in the index and missing")
         return files
     raise ConfigError(
-        f"source_checkpoint = {source}: no model state there; it must be a .safetensors file, a folder with "
+        f"{asked} = {source}: no model state there; it must be a .safetensors file, a folder with "
         f"{SINGLE_FILE} or {INDEX_FILE}, or a checkpoint"
     )
 
