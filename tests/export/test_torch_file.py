@@ -2,13 +2,15 @@
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 import keepstep
-from keepstep.errors import ConfigError, DamagedCheckpointError, ExportError, UnsupportedStateError
+from keepstep.errors import ConfigError, DamagedCheckpointError, ExportError, StateMismatchError, UnsupportedStateError
 from keepstep.export import torch_file
 from keepstep.export.stream import WrittenFile, digest_of
 from keepstep.export.torch_file import export_torch, read_note
@@ -24,9 +26,9 @@ class Tied(nn.Module):
         self.register_buffer("low", torch.randn(9).to(torch.float8_e4m3fn))
 
 
-def saved(folder: Path, model: nn.Module) -> Path:
+def saved(folder: Path, model: nn.Module, **how: Any) -> Path:
     config = keepstep.CheckpointingConfig(save_dir=str(folder / "run"), period_steps=5)
-    with keepstep.Checkpointer(config, keepstep.JobState(model=model), handle_signals=False) as saver:
+    with keepstep.Checkpointer(config, keepstep.JobState(model=model, **how), handle_signals=False) as saver:
         saver.save(5)
     return folder / "run" / "save-5"
 
@@ -134,3 +136,22 @@ def test_another_dtype_than_safetensors_has_is_named(tmp_path: Path) -> None:
     model.register_buffer("wide", torch.zeros(2, dtype=torch.complex128))
     with pytest.raises(UnsupportedStateError, match="wide is of complex128"):
         export_torch(saved(tmp_path, model), tmp_path / "out.pt")
+
+
+def test_a_trainable_only_checkpoint_is_completed_from_its_base(tmp_path: Path) -> None:
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3)).requires_grad_(False)
+    save_file(model.state_dict(), tmp_path / "base.safetensors")
+    model[1].requires_grad_(True)
+    with torch.no_grad():
+        model[1].weight.add_(1)
+    checkpoint = saved(tmp_path, model, only_trainable_parameters=True)
+    with pytest.raises(ConfigError, match="trainable parameters only and lacks"):
+        export_torch(checkpoint, tmp_path / "out.pt")
+    export_torch(checkpoint, tmp_path / "out.pt", tmp_path / "base.safetensors")
+    state = load(tmp_path / "out.pt")
+    assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
+    with torch.no_grad():
+        model[0].weight.add_(1)
+    save_file(model.state_dict(), tmp_path / "other.safetensors")
+    with pytest.raises(StateMismatchError, match="has other weights than those that the run was begun with"):
+        export_torch(checkpoint, tmp_path / "out.pt", tmp_path / "other.safetensors")
