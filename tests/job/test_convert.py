@@ -13,7 +13,7 @@ from torch.distributed import checkpoint as dcp
 import keepstep
 from keepstep.dcp.digests import bytes_of
 from keepstep.errors import ConfigError, StateMismatchError, UnsupportedStateError
-from keepstep.export.source import source_digest
+from keepstep.export.source import load_source, source_digest
 from keepstep.export.torch_file import export_torch
 from keepstep.export.weights import export_weights
 from keepstep.job.convert import convert
@@ -151,4 +151,24 @@ def test_a_source_that_is_refused_leaves_nothing(tmp_path: Path) -> None:
     torch.save({"a": torch.eye(3).to_sparse()}, tmp_path / "w.pt")
     with pytest.raises(UnsupportedStateError, match=r"model\.a is sparse or nested"):
         convert(tmp_path / "w.pt", tmp_path / "run")
-    assert not (tmp_path / "run" / "save-0").exists()
+    assert os.listdir(tmp_path) == ["w.pt"]
+
+
+def test_views_are_written_as_they_are_seen(tmp_path: Path) -> None:
+    base = torch.arange(12.0).reshape(3, 4)
+    held = {"t": base.t(), "cut": base[1:, ::2], "wide": torch.ones(3, 1).expand(3, 5)}
+    conjugated = torch.tensor([1 + 2j, 3 - 1j], dtype=torch.complex64).conj()
+    torch.save({**held, "conjugated": conjugated, "parameter": nn.Parameter(base)}, tmp_path / "w.pt")
+    convert(tmp_path / "w.pt", tmp_path / "run")
+    export_torch(tmp_path / "run" / "save-0", tmp_path / "out.pt")
+    found = torch.load(tmp_path / "out.pt", weights_only=True)
+    for name, value in {**held, "conjugated": conjugated, "parameter": base}.items():
+        assert torch.equal(found[name], value), name
+
+
+def test_an_export_of_it_begins_a_job(tmp_path: Path) -> None:
+    model, other = nn.Linear(4, 2), nn.Linear(4, 2)
+    convert(save_torch(model.state_dict(), tmp_path), tmp_path / "run")
+    export_weights(tmp_path / "run" / "save-0", tmp_path / "out")
+    load_source(tmp_path / "out", [other])
+    assert torch.equal(other.weight, model.weight)

@@ -16,6 +16,7 @@ from keepstep.export.incoming import Incoming, open_weights
 from keepstep.export.source import source_digest
 from keepstep.plan import layout
 from keepstep.provenance.record import RunFacts
+from keepstep.state.component import refuse_unstorable
 from keepstep.state.job_state import JobState
 from keepstep.storage.content import FileDigests, cache_file
 
@@ -60,6 +61,8 @@ def convert(
     _refuse_what_is_there(checkpoint)
     with ExitStack() as stack:
         incoming = open_weights(stack, source, weights)
+        for name, tensor in incoming.tensors.items():
+            refuse_unstorable(f"model.{name}", tensor)  # before the run's folder is touched
         state = JobState(model=stand_in(incoming))
         config = CheckpointingConfig(save_dir=str(folder), period_steps=1)
         claim = claim_folder(folder, world := SingleWorld())
