@@ -155,3 +155,13 @@ def test_a_trainable_only_checkpoint_is_completed_from_its_base(tmp_path: Path) 
     save_file(model.state_dict(), tmp_path / "other.safetensors")
     with pytest.raises(StateMismatchError, match="has other weights than those that the run was begun with"):
         export_torch(checkpoint, tmp_path / "out.pt", tmp_path / "other.safetensors")
+
+
+def test_a_mapper_gives_other_names(checkpoint: Path, tmp_path: Path, model: Tied) -> None:
+    steps = "[{kind: select, names: [embed.weight]}, {kind: rename, names: {embed.weight: wte}}]"
+    (tmp_path / "mapper.yaml").write_text(f"steps: {steps}")
+    mapper = keepstep.Mapper.from_yaml(tmp_path / "mapper.yaml")
+    export_torch(checkpoint, tmp_path / "out.pt", mapper=mapper)
+    state = load(tmp_path / "out.pt")
+    assert list(state) == ["wte"]
+    assert torch.equal(state["wte"], model.embed.weight)
