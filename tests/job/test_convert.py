@@ -13,7 +13,8 @@ from torch.distributed import checkpoint as dcp
 import keepstep
 from keepstep.dcp.digests import bytes_of
 from keepstep.errors import ConfigError, StateMismatchError, UnsupportedStateError
-from keepstep.export.source import load_source, source_digest
+from keepstep.export.loading import load_source
+from keepstep.export.source import source_digest
 from keepstep.export.torch_file import export_torch
 from keepstep.export.weights import export_weights
 from keepstep.job.convert import convert
@@ -112,8 +113,7 @@ def resumed(model: nn.Module, folder: Path, **parts: object) -> int:
 
 def test_a_job_goes_on_from_it_if_it_has_only_the_model_or_the_rest_is_optional(tmp_path: Path) -> None:
     model, other = nn.Linear(4, 2), nn.Linear(4, 2)
-    torch.save(model.state_dict(), tmp_path / "w.pt")
-    convert(tmp_path / "w.pt", tmp_path / "run", step=30)
+    convert(save_safetensors(model.state_dict(), tmp_path), tmp_path / "run", step=30)
     assert resumed(other, tmp_path) == 30
     assert torch.equal(other.weight, model.weight)
     third = nn.Linear(4, 2)
@@ -166,9 +166,9 @@ def test_views_are_written_as_they_are_seen(tmp_path: Path) -> None:
         assert torch.equal(found[name], value), name
 
 
-def test_an_export_of_it_begins_a_job(tmp_path: Path) -> None:
+def test_a_job_begins_from_it(tmp_path: Path) -> None:
     model, other = nn.Linear(4, 2), nn.Linear(4, 2)
-    convert(save_torch(model.state_dict(), tmp_path), tmp_path / "run")
-    export_weights(tmp_path / "run" / "save-0", tmp_path / "out")
-    load_source(tmp_path / "out", [other])
+    done = convert(save_torch(model.state_dict(), tmp_path), tmp_path / "run")
+    load_source(done.checkpoint, [other])
     assert torch.equal(other.weight, model.weight)
+    assert torch.equal(other.bias, model.bias)
