@@ -36,6 +36,7 @@ def export_torch(
     dtype: Dtype | None = None,
     partial: bool = False,
     mapper: Mapper | None = None,
+    named: str | None = None,
     merge: bool = False,
     adapter: str | None = None,
     watch: Watch = lambda done, total: None,
@@ -48,7 +49,7 @@ def export_torch(
     Args:
         checkpoint: a `save-<step>` folder, of any layout and number of ranks.
         target: the file. One that is there is replaced only if an earlier export made it.
-        source, weights, dtype, partial, mapper, merge, adapter: see `keepstep.export.weights.export_weights`.
+        source, weights, dtype, partial, mapper, named, merge, adapter: see `keepstep.export.weights.export_weights`.
         watch: told of the progress, in bytes.
 
     Raises:
@@ -65,7 +66,7 @@ def export_torch(
     if target.resolve().is_relative_to(checkpoint.resolve()):
         raise ConfigError(f"export to {target}: nobody writes into a checkpoint; choose another place")
     wish = Wish(
-        source, weights.rstrip("."), dtype, MAX_SHARD_SIZE, partial, mapper=mapper, merge=merge, adapter=adapter
+        source, weights.rstrip("."), dtype, MAX_SHARD_SIZE, partial, None, mapper, named, merge=merge, adapter=adapter
     )
     try:
         with ExitStack() as stack:
