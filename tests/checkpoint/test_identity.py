@@ -173,3 +173,12 @@ def test_a_note_that_cannot_be_read_accepts_nothing(tmp_path: Path) -> None:
         (tmp_path / "run" / ".keepstep" / "accepted.json").write_text(text)
         with pytest.raises(GuardRefusedError, match="seed"):
             checkpointer(tmp_path, facts=keepstep.RunFacts("run", seed=2)).resume()
+
+
+def test_a_part_of_the_data_that_cannot_be_told_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = loader()
+    data.dataset.handle = iter([1])
+    with caplog.at_level(logging.INFO, "keepstep"):
+        record = json.loads(begun(tmp_path, data))
+    assert len(record["dataset_sha256"]) == 64
+    assert any(one.startswith("a part of the data set cannot be identified (handle") for one in caplog.messages)

@@ -279,3 +279,12 @@ def test_what_was_accepted_for_a_line_stays_accepted_when_it_dies_before_its_fir
     patch.undo()
     TrainingJob(config).run(asked=Asked(from_step=4))
     assert (run_folder(tmp_path, "run.fork-1") / "save-12").exists()
+
+
+def test_what_others_put_into_the_checkpoint_stays_with_the_run(tmp_path: Path) -> None:
+    start(tmp_path)
+    (run_folder(tmp_path) / "save-8" / ".scored").write_text("0.9")
+    start(tmp_path, back=8)
+    line = run_folder(tmp_path, "run.fork-1") / "save-8"
+    assert not (line / ".scored").exists()
+    assert {path.name for path in line.iterdir()} >= {"manifest.json", "run.json", ".metadata"}

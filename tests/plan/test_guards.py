@@ -223,16 +223,33 @@ def test_digests_by_other_rules_are_not_compared() -> None:
     assert finding.policy is Policy.WARN
 
 
+def test_what_a_data_set_declares_is_compared_whatever_the_rules() -> None:
+    saved = {**RECORD, "dataset_sha256": "declared:a", "fingerprint_rules": 1}
+    (finding,) = judge(saved, {**RECORD, "dataset_sha256": "declared:b", "fingerprint_rules": 2})
+    assert finding.policy is Policy.REFUSE
+
+
+def nested(depth: int) -> dict[str, Any]:
+    value: dict[str, Any] = {"end": 1}
+    for _ in range(depth):
+        value = {"a": value}
+    return value
+
+
 @pytest.mark.parametrize(
     "record",
     [
         {"dataset_sha256": [1], "seed": {}, "mesh": 3, "config": [], "world_size": None, "dataset_parts": 4},
         {"config": {"trainer": {"total_steps": {"a": 1}}}, "global_batch_size": "x", "data_parallel": []},
+        {"config": nested(5000), "seed": [nested(5000)]},
     ],
 )
 def test_a_record_with_other_types_is_compared_and_does_no_harm(record: dict[str, Any]) -> None:
-    table(judge(record, RECORD))
-    table(judge({**RECORD, **record}, RECORD))
+    for saved in (record, {**RECORD, **record}):
+        findings = judge(saved, RECORD)
+        assert all(finding.field in RULES or finding.field.startswith("config.") for finding in findings)
+        assert table(findings).count("\n") == len(findings)
+    assert findings
 
 
 def test_every_rule_has_its_name_in_the_configuration() -> None:

@@ -22,7 +22,8 @@ import torch
 from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset, TensorDataset
 
 from keepstep.errors import ConfigError
-from keepstep.provenance.fingerprint import UNKNOWN, fingerprint
+from keepstep.plan.guards import UNKNOWN
+from keepstep.provenance.fingerprint import fingerprint
 from keepstep.storage.content import FileDigests
 
 datasets.disable_progress_bars()

@@ -18,6 +18,7 @@ from keepstep.storage.exit_note import read_exit
 from keepstep.storage.ledger import ledger_folder
 from keepstep.storage.lineage import FORKS, Origin, note_fork, note_origin, read_forks, read_origin
 from keepstep.storage.local import NO_LINKS, make_folders, publish, remove_tree, replace_text, sync_folder
+from keepstep.storage.survey import inspect
 
 logger = logging.getLogger("keepstep")
 
@@ -107,9 +108,8 @@ def _begin(line: Line, claim: FolderClaim) -> None:
         temporary = line.folder / layout.temporary_name(line.fork.step, claim.attempt)
         remove_tree(temporary)
         temporary.mkdir()
-        for file in sorted(os.scandir(line.parent / name), key=lambda entry: entry.name):
-            if file.is_file(follow_symlinks=False):
-                _link(Path(file.path), temporary / file.name)
+        for file in _own_files(line.parent / name, line.fork.step):
+            _link(line.parent / name / file, temporary / file)
         sync_folder(temporary)
         claim.confirm()
         publish(temporary, target)
@@ -122,6 +122,14 @@ def _begin(line: Line, claim: FolderClaim) -> None:
         line.parent,
         line.folder,
     )
+
+
+def _own_files(checkpoint: Path, step: int) -> list[str]:
+    """What the manifest names, and itself. What others put beside (that it is scored) says nothing of the new line."""
+    manifest = inspect(checkpoint, step).manifest
+    if manifest is None:
+        raise FileNotFoundError(f"{checkpoint} has gone, or has no manifest any more")
+    return [*sorted(manifest.files), layout.MANIFEST]
 
 
 def _link(source: Path, target: Path) -> None:

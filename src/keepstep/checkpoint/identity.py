@@ -13,9 +13,9 @@ from keepstep.dist.world import World, host_name
 from keepstep.errors import GuardRefusedError, ResumeError, SaveError
 from keepstep.plan import layout
 from keepstep.plan.guard_text import is_quiet, refusal, sentence
-from keepstep.plan.guards import Accepted, GuardFinding, Wishes, check_wishes, judge, refused
+from keepstep.plan.guards import UNKNOWN, Accepted, GuardFinding, Wishes, check_wishes, judge, refused
 from keepstep.provenance.adapters import adapter_configs
-from keepstep.provenance.fingerprint import UNKNOWN, fingerprint
+from keepstep.provenance.fingerprint import fingerprint
 from keepstep.provenance.record import SCHEMA_VERSION, RunFacts, collect
 from keepstep.provenance.tokenizer import is_tokenizer, tokenizer_digest
 from keepstep.state.job_state import JobState
@@ -186,8 +186,9 @@ def with_dataset(facts: RunFacts, dataset: Any, *, rehash: bool = False) -> RunF
         return facts
     with FileDigests(cache_file(), rehash=rehash) as files:
         found = fingerprint(dataset, files)
-    if found.value == UNKNOWN:
-        logger.info("the data set cannot be identified (%s): a change of it will not be noticed", found.reason)
+    if found.reason:
+        what = "the data set" if found.value == UNKNOWN else "a part of the data set"
+        logger.info("%s cannot be identified (%s): a change of it will not be noticed", what, found.reason)
     return replace(facts, dataset_sha256=found.value, dataset_parts=found.parts)
 
 

@@ -12,6 +12,7 @@ from keepstep.errors import ConfigError
 from keepstep.plan.config_rules import DECIDED_ELSEWHERE, rule_of
 
 UNKNOWN = "unknown"
+DECLARED = "declared:"
 CONFIG = "config."
 _SHORTEST_PREFIX = 8
 _HEX = re.compile(r"[0-9a-f]{32,}")
@@ -148,7 +149,10 @@ def refused(findings: Iterable[GuardFinding]) -> tuple[GuardFinding, ...]:
 
 def shown(value: Any) -> str:
     """A value as text: strings as they are, all else as JSON."""
-    return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    try:
+        return value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+    except RecursionError:
+        return "nested too deeply to be shown"
 
 
 def changed_parts(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
@@ -189,7 +193,9 @@ def _rule(name: str, saved: Mapping[str, Any], now: Mapping[str, Any]) -> Rule:
         return _world_rule(saved, now)
     if UNKNOWN in (saved[name], now[name]) or (name == "git_commit" and None in (saved[name], now[name])):
         return Rule(Policy.WARN, "cannot be compared: one of both is not known")
-    if name == "dataset_sha256" and saved.get("fingerprint_rules") != now.get("fingerprint_rules"):
+    is_declared = name == "dataset_sha256" and any(str(one[name]).startswith(DECLARED) for one in (saved, now))
+    is_by_other_rules = saved.get("fingerprint_rules") != now.get("fingerprint_rules") and not is_declared
+    if name == "dataset_sha256" and is_by_other_rules:
         return Rule(Policy.WARN, "cannot be compared: another version of keepstep has digested it by other rules")
     if name == "dataset_sha256" and (parts := changed_parts(saved, now)):
         return Rule(rule.policy, f"{rule.effect} (changed: {', '.join(parts[:5])})")
@@ -260,13 +266,15 @@ def _changed(saved: Mapping[str, Any], now: Mapping[str, Any]) -> list[tuple[str
     return [(p, before.get(p), after.get(p)) for p in paths if before.get(p) != after.get(p)]
 
 
-def flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested mappings as one, with dotted paths; lists are values."""
+def flatten(config: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested mappings as one, with dotted paths in their order; lists and empty mappings are values."""
     flat: dict[str, Any] = {}
-    for name, value in config.items():
-        path = f"{prefix}{name}"
+    # No recursion: the record of a checkpoint may be nested as deeply as JSON is read.
+    waiting: list[tuple[str, Any]] = [(str(name), value) for name, value in reversed(list(config.items()))]
+    while waiting:
+        path, value = waiting.pop()
         if isinstance(value, Mapping) and value:
-            flat |= flatten(value, f"{path}.")
+            waiting += [(f"{path}.{name}", held) for name, held in reversed(list(value.items()))]
         else:
             flat[path] = value
     return flat

@@ -10,14 +10,13 @@ import numpy as np
 import torch
 
 from keepstep.errors import ConfigError
+from keepstep.plan.guards import DECLARED, UNKNOWN
 from keepstep.provenance.attributes import attributes_of, package_of
 from keepstep.provenance.secrets import masked_text
 from keepstep.provenance.special import NotTellableError
 from keepstep.provenance.walk import Walk, declaration, folders_in
 from keepstep.storage.content import FileDigests
 
-UNKNOWN = "unknown"
-_DECLARED = "declared:"
 _MAX_PARTS = 50
 _WHOLE = "content"
 _KNOWN = frozenset({"builtins", "collections", "numpy", "datasets", "pandas", "pyarrow", "polars"})
@@ -60,7 +59,7 @@ def fingerprint(dataset: Any, files: FileDigests) -> Fingerprint:
     if declared is not None:
         if not isinstance(declared, str) or not declared:
             raise ConfigError(f"fingerprint of the data set: must be a text, not a {type(declared).__name__}")
-        return Fingerprint(_DECLARED + masked_text(declared))
+        return Fingerprint(DECLARED + masked_text(declared))
     named = _declared(dataset, "data_files")
     if named is not None:
         return _of_files(named, files)
