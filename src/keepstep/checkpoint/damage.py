@@ -10,6 +10,7 @@ from keepstep.checkpoint.claim import FolderClaim
 from keepstep.dist.world import World, host_name
 from keepstep.errors import RunInUseError
 from keepstep.plan import layout
+from keepstep.plan.layout import Naming
 from keepstep.storage.leases import held_steps
 from keepstep.storage.quarantine import quarantine
 from keepstep.storage.verify import Damage
@@ -18,7 +19,13 @@ logger = logging.getLogger("keepstep")
 
 
 def put_away(
-    folder: Path, claim: FolderClaim, world: World, step: int, damage: Sequence[Damage], following: int | None
+    folder: Path,
+    claim: FolderClaim,
+    world: World,
+    step: int,
+    damage: Sequence[Damage],
+    following: int | None,
+    naming: Naming = layout.NATIVE,
 ) -> None:
     """Move a damaged checkpoint out of the way. What cannot be moved stays, with a warning: it is passed over again.
 
@@ -29,15 +36,17 @@ def put_away(
         step: which checkpoint.
         damage: what is wrong with it.
         following: the step that is tried in its place; None when there is none.
+        naming: how checkpoints are called there.
     """
     if world.rank == 0:
-        path = folder / layout.checkpoint_name(step)
+        path = folder / naming.checkpoint_name(step)
         try:
             claim.confirm()
             if step in held_steps(folder):
                 logger.warning("%s is damaged, and stays where it is: a reader holds it", path)
             else:
-                target = quarantine(folder, step, claim.attempt, _report(path, step, claim.attempt, damage, following))
+                report = _report(path, step, claim.attempt, damage, following)
+                target = quarantine(folder, step, claim.attempt, report, naming)
                 logger.warning("%s lies in %s now, with a report beside it", path, target)
         except (OSError, RunInUseError) as error:
             logger.warning("%s is damaged, and could not be moved: %s", path, error)

@@ -14,6 +14,7 @@ from keepstep.errors import GuardRefusedError, ResumeError, SaveError
 from keepstep.plan import layout
 from keepstep.plan.guard_text import is_quiet, refusal, sentence
 from keepstep.plan.guards import UNKNOWN, Accepted, GuardFinding, Wishes, check_wishes, judge, refused
+from keepstep.plan.layout import Naming
 from keepstep.provenance.adapters import adapter_configs
 from keepstep.provenance.fingerprint import fingerprint
 from keepstep.provenance.record import SCHEMA_VERSION, RunFacts, collect
@@ -42,6 +43,7 @@ class RunIdentity:
         config: for the policies.
         accept: differences that are accepted, `field=value` or `field`.
         state: of the job; its data loader tells what `facts` leaves open.
+        naming: how checkpoints are called in the folder.
 
     Attributes:
         folder: the run's folder; another one when a new line of the run has been begun.
@@ -55,8 +57,9 @@ class RunIdentity:
         config: CheckpointingConfig,
         accept: Sequence[str] = (),
         state: JobState | None = None,
+        naming: Naming = layout.NATIVE,
     ) -> None:
-        self.folder, self._world = folder, world
+        self.folder, self._world, self._naming = folder, world, naming
         self._facts, self._state = facts, state
         check_wishes(accept)
         self._policies, self._accept = config.guards, tuple(accept)
@@ -96,7 +99,7 @@ class RunIdentity:
             ResumeError: the main process could not look.
         """
         self.record()
-        with agreed(self._world, f"comparing save-{step} with this job", ResumeError):
+        with agreed(self._world, f"comparing {self._naming.checkpoint_name(step)} with this job", ResumeError):
             found = self._compare(step) if self._world.rank == 0 else ()
         return self._world.broadcast(found)
 
@@ -110,7 +113,7 @@ class RunIdentity:
             return
         findings = self.compare(step)
         if refused(findings):
-            raise GuardRefusedError(refusal(str(self.folder / layout.checkpoint_name(step)), findings))
+            raise GuardRefusedError(refusal(str(self.folder / self._naming.checkpoint_name(step)), findings))
         self._judged.add(step)
         self._findings = findings
         if self._world.rank == 0:
@@ -149,7 +152,7 @@ class RunIdentity:
         return judge(saved, self.record(), Wishes(self._policies, self._accept, before))
 
     def _saved(self, step: int) -> dict[str, Any]:
-        saved = read_true_record(self.folder / layout.checkpoint_name(step))
+        saved = read_true_record(self.folder / self._naming.checkpoint_name(step))
         if saved.get("schema") != SCHEMA_VERSION:
             saved.pop("base_weights", None)  # it was another digest then
         return saved

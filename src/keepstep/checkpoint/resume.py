@@ -26,9 +26,11 @@ from keepstep.errors import (
 )
 from keepstep.plan import layout
 from keepstep.plan.blocks import rest, share_out
+from keepstep.plan.layout import Naming
 from keepstep.plan.resume import Condition, Found, ResumeDecision, Start, decide
 from keepstep.state.component import Component
 from keepstep.state.job_state import LoadPlan, apply, check, plan_load, refuse_problems
+from keepstep.storage.line import abandoned_by, read_line
 from keepstep.storage.quarantine import quarantined_steps
 from keepstep.storage.survey import inspect, survey
 from keepstep.storage.verify import Damage, verify_files
@@ -65,7 +67,7 @@ class Resumed:
     world_size: int | None = None
 
 
-def look(folder: Path, world: World, requested: int | None = None) -> ResumeDecision:
+def look(folder: Path, world: World, requested: int | None = None, naming: Naming = layout.NATIVE) -> ResumeDecision:
     """Find out what a start would do. Collective, changes nothing.
 
     Every rank lists the folder; the main process decides; ranks that see other checkpoints are an error.
@@ -75,13 +77,14 @@ def look(folder: Path, world: World, requested: int | None = None) -> ResumeDeci
     """
     for retry in range(_RETRIES):
         with agreed(world, f"looking for checkpoints in {folder}", ResumeError):
-            seen = survey(folder)
-            found = [c.found for c in seen.checkpoints]
+            seen = survey(folder, naming)
+            abandoned = abandoned_by(read_line(folder))
+            found = [c.found for c in seen.checkpoints if not abandoned(c.found.step, c.manifest)]
             quarantined = quarantined_steps(folder)
         listings = world.gather([(f.step, f.condition) for f in found])
         differing = [rank for rank, listing in enumerate(listings) if listing != listings[0]]
         if not differing:
-            odd = tuple(name for name in seen.foreign if layout.step_of(name) is not None)
+            odd = tuple(name for name in seen.foreign if naming.step_of(name) is not None)
             return world.broadcast(replace(decide(found, requested, quarantined), odd=odd))
         if retry < _RETRIES - 1:
             time.sleep(_RETRY_SECONDS)  # network file systems cache listings for a moment

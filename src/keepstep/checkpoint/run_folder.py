@@ -11,6 +11,8 @@ from keepstep.config.checkpointing import CheckpointingConfig
 from keepstep.dist.agree import agreed
 from keepstep.dist.world import World
 from keepstep.errors import SaveError, StopRequested
+from keepstep.plan import layout
+from keepstep.plan.layout import Naming
 from keepstep.storage.exit_note import forget_exit, is_restart_after_stop, write_exit
 from keepstep.storage.save_log import SaveLog
 
@@ -24,10 +26,13 @@ class RunFolder:
         path: the folder.
         world: the ranks.
         claim: the hold on the folder, where the caller has it already; he gives it back.
+        naming: how checkpoints are called there.
     """
 
-    def __init__(self, path: Path, world: World, claim: FolderClaim | None = None) -> None:
-        self.path = path
+    def __init__(
+        self, path: Path, world: World, claim: FolderClaim | None = None, naming: Naming = layout.NATIVE
+    ) -> None:
+        self.path, self._naming = path, naming
         self._world = world
         self._claim, self._is_callers = claim, claim is not None
 
@@ -52,7 +57,7 @@ class RunFolder:
         stop, full = config.on_damage == "stop", config.verify_on_resume == "full"
         if self._claim is None:
             return DamagePolicy(stop, full)
-        return DamagePolicy(stop, full, partial(put_away, self.path, self._claim, self._world))
+        return DamagePolicy(stop, full, partial(put_away, self.path, self._claim, self._world, naming=self._naming))
 
     def seconds_of_a_save(self) -> float | None:
         """What the last save of an earlier attempt took; None when it is not known."""

@@ -17,6 +17,7 @@ from keepstep.dist.agree import agreed, told_to_main
 from keepstep.dist.world import World
 from keepstep.errors import RunInUseError, SaveError
 from keepstep.plan import layout
+from keepstep.plan.layout import Naming
 from keepstep.plan.manifest import FileRecord, Manifest
 from keepstep.plan.manifest import to_text as manifest_text
 from keepstep.plan.resume import Condition
@@ -46,6 +47,9 @@ class SaveRequest:
         record: the run record's fields; the main process's count.
         components: names of the parts of the job's state.
         num_to_keep: how many checkpoints remain; None keeps all.
+        protected: steps that remain in any case, beside the one that is saved.
+        naming: how checkpoints are called in that folder.
+        inner: name of a folder in the temporary one that becomes the checkpoint, where somebody else's code makes it.
     """
 
     folder: Path
@@ -56,6 +60,9 @@ class SaveRequest:
     record: Mapping[str, Any]
     components: tuple[str, ...]
     num_to_keep: int | None
+    protected: tuple[int, ...] = ()
+    naming: Naming = layout.NATIVE
+    inner: str = ""
 
     @property
     def attempt(self) -> int:
@@ -63,11 +70,15 @@ class SaveRequest:
 
     @property
     def temporary(self) -> Path:
-        return self.folder / layout.temporary_name(self.step, self.attempt)
+        return self.folder / self.naming.temporary_name(self.step, self.attempt)
+
+    @property
+    def content(self) -> Path:
+        return self.temporary / self.inner
 
     @property
     def final(self) -> Path:
-        return self.folder / layout.checkpoint_name(self.step)
+        return self.folder / self.naming.checkpoint_name(self.step)
 
 
 @dataclass(frozen=True)
@@ -109,7 +120,7 @@ def save(
         sizes = world.to_main(snapshot.image.shard.size)
         with agreed(world, phase_of(request, "preparing"), SaveError):
             if world.rank == 0:
-                _prepare(request, sum(sizes))
+                prepare(request, sum(sizes))
 
         def write() -> Written:
             written = write_shard(request.temporary, snapshot.image, writer, snapshot.fragment)
@@ -122,7 +133,7 @@ def save(
                 _commit(request, parts, shares, world.size)
     except BaseException:
         if world.rank == 0:
-            _discard(request.temporary)
+            discard(request.temporary)
         raise
     finally:
         snapshot.image.release()
@@ -139,13 +150,19 @@ def phase_of(request: SaveRequest, what: str) -> str:
     return f"saving step {request.step} to {request.final}: {what}"
 
 
-def _prepare(request: SaveRequest, size: int) -> None:
+def prepare(request: SaveRequest, size: int) -> None:
+    """Make room and the temporary folder of a save, on the main process. `size`: bytes that are known to be needed.
+
+    Raises:
+        OSError: there is no room, or the folder cannot be written.
+        RunInUseError: another job has taken the folder.
+    """
     request.claim.confirm()
-    found = survey(request.folder)
+    found = survey(request.folder, request.naming)
     for name in found.leftovers:
         attempt = layout.attempt_of(name)
         if attempt is not None and attempt <= request.attempt:
-            _discard(request.folder / name)
+            discard(request.folder / name)
     for checkpoint in found.checkpoints:
         if _is_of_an_abandoned_line(request, checkpoint):
             _set_aside(request, checkpoint.path, f"this run went on from step {request.parent or 0}")
@@ -172,12 +189,28 @@ def _is_of_an_abandoned_line(request: SaveRequest, checkpoint: SurveyedCheckpoin
 
 
 def _commit(request: SaveRequest, parts: MetadataParts, shares: Sequence[Written], world_size: int) -> None:
-    folder = request.temporary
+    folder = request.content
     files: dict[str, FileRecord] = {}
     for share in shares:
         files |= share.files
     metadata = parts.update([share.fragment for share in shares])
     files[layout.METADATA] = write_file(folder / layout.METADATA, metadata)
+    seal(request, files, world_size)
+
+
+def seal(request: SaveRequest, files: Mapping[str, FileRecord], world_size: int) -> None:
+    """Write run record and manifest over durable files, and let the folder take its name: the commit.
+
+    Args:
+        request: the save; its temporary folder holds the files.
+        files: all of them, with their digests.
+        world_size: ranks that wrote them.
+
+    Raises:
+        OSError: nothing was committed.
+        RunInUseError: another job has taken the folder.
+    """
+    folder, files = request.content, dict(files)
     record = record_text(request.record, step=request.step, attempt=request.attempt, parent=request.parent)
     files[layout.RUN_RECORD] = write_file(folder / layout.RUN_RECORD, record.encode())
     manifest = Manifest(request.step, request.attempt, world_size, request.components, files)
@@ -192,8 +225,8 @@ def _commit(request: SaveRequest, parts: MetadataParts, shares: Sequence[Written
         except OSError:
             exchange(folder, final)  # as in `publish`
             raise
-        logger.warning("save-%d existed already; the new one has taken its place", request.step)
-        _discard(folder)
+        logger.warning("%s existed already; the new one has taken its place", final.name)
+        discard(folder)
         return
     if os.path.lexists(final):
         _set_aside(request, final, "its name was needed for a new checkpoint")
@@ -219,7 +252,8 @@ def _set_aside(request: SaveRequest, path: Path, why: str) -> None:
     logger.warning("%s lies in %s now: %s", path, target, why)
 
 
-def _discard(path: Path) -> None:
+def discard(path: Path) -> None:
+    """Delete a folder; one that stays is a warning."""
     try:
         remove_tree(path)
     except OSError as error:
@@ -233,18 +267,20 @@ def apply_retention(request: SaveRequest) -> None:
         return
     try:
         request.claim.confirm()
-        committed = [c.found.step for c in survey(folder).complete]
-        verdicts = plan_retention(committed, request.num_to_keep, [request.step], held_steps(folder))
+        committed = [c.found.step for c in survey(folder, request.naming).complete]
+        protected = [request.step, *request.protected]
+        verdicts = plan_retention(committed, request.num_to_keep, protected, held_steps(folder))
     except (OSError, RunInUseError) as error:
         logger.warning("could not look for old checkpoints in %s (%s); the next save tries again", folder, error)
         return
     for verdict in verdicts:
         if verdict.keep:
             continue
+        name = request.naming.checkpoint_name(verdict.step)
         try:
-            if delete_checkpoint(folder, verdict.step, request.attempt):
-                logger.info("deleted save-%d: %s", verdict.step, verdict.reason)
+            if delete_checkpoint(folder, verdict.step, request.attempt, request.naming):
+                logger.info("deleted %s: %s", name, verdict.reason)
         except FileNotFoundError:
-            logger.warning("save-%d was to be deleted (%s), and is gone already", verdict.step, verdict.reason)
+            logger.warning("%s was to be deleted (%s), and is gone already", name, verdict.reason)
         except OSError as error:
-            logger.warning("could not delete save-%d (%s); the next save tries again", verdict.step, error)
+            logger.warning("could not delete %s (%s); the next save tries again", name, error)

@@ -1,6 +1,7 @@
 """Names on disk: which names are ours, and what they mean."""
 
 import re
+from dataclasses import dataclass
 
 MANIFEST = "manifest.json"
 RUN_RECORD = "run.json"
@@ -10,30 +11,56 @@ QUARANTINE = f"{KEEPSTEP_FOLDER}/quarantine"
 SET_ASIDE = f"{KEEPSTEP_FOLDER}/set-aside"
 
 # No leading zeros, no suffix, ASCII digits only: save-007, save-10.bak and save-10x belong to somebody else.
-_CHECKPOINT = re.compile(r"save-(0|[1-9][0-9]{0,18})", re.ASCII)
-_UNCOMMITTED = re.compile(r"\.save-(0|[1-9][0-9]{0,18})\.(tmp|del)-(0|[1-9][0-9]{0,18})", re.ASCII)
+_STEP = r"(0|[1-9][0-9]{0,18})"
+_UNCOMMITTED = re.compile(rf"\.(?:save|checkpoint)-{_STEP}\.(tmp|del)-{_STEP}", re.ASCII)
 _SAFE_FILE = re.compile(r"[A-Za-z0-9._-]{1,200}", re.ASCII)
+_LONGEST_PATH = 1000
 
 
-def checkpoint_name(step: int) -> str:
-    """Folder name of the checkpoint of `step` completed steps."""
-    return f"save-{step}"
+@dataclass(frozen=True)
+class Naming:
+    """How the checkpoints of a run are called: `<prefix>-<step>`."""
+
+    prefix: str
+
+    def checkpoint_name(self, step: int) -> str:
+        """Folder name of the checkpoint of `step` completed steps."""
+        return f"{self.prefix}-{step}"
+
+    def step_of(self, name: str) -> int | None:
+        """The step in a checkpoint's folder name, None if the name is not one."""
+        match = re.fullmatch(rf"{self.prefix}-{_STEP}", name, re.ASCII)
+        return int(match[1]) if match else None
+
+    def temporary_name(self, step: int, attempt: int) -> str:
+        """Folder name of a save under way."""
+        return f".{self.prefix}-{step}.tmp-{attempt}"
+
+    def doomed_name(self, step: int, attempt: int) -> str:
+        """Folder name that a checkpoint gets before it is deleted: no half-deleted one can be taken for whole."""
+        return f".{self.prefix}-{step}.del-{attempt}"
 
 
-def step_of(name: str) -> int | None:
-    """The step in a checkpoint's folder name, None if the name is not one."""
-    match = _CHECKPOINT.fullmatch(name)
-    return int(match[1]) if match else None
+NATIVE = Naming("save")
+# As the Hugging Face Trainer calls its checkpoints, and those who read them look for.
+TRAINER = Naming("checkpoint")
+NAMINGS = (NATIVE, TRAINER)
+
+checkpoint_name = NATIVE.checkpoint_name
+step_of = NATIVE.step_of
+temporary_name = NATIVE.temporary_name
+doomed_name = NATIVE.doomed_name
 
 
-def temporary_name(step: int, attempt: int) -> str:
-    """Folder name of a save under way."""
-    return f".save-{step}.tmp-{attempt}"
+def naming_of(name: str) -> Naming | None:
+    """How the checkpoint with this folder name is called, None if the name is not one of a checkpoint."""
+    return next((naming for naming in NAMINGS if naming.step_of(name) is not None), None)
 
 
-def doomed_name(step: int, attempt: int) -> str:
-    """Folder name that a checkpoint gets before it is deleted, so that no half-deleted one can be taken for whole."""
-    return f".save-{step}.del-{attempt}"
+def any_step_of(name: str) -> int | None:
+    """The step in the folder name of a checkpoint, whatever the naming; None if the name is not one."""
+    naming = naming_of(name)
+    return None if naming is None else naming.step_of(name)
 
 
 def attempt_of(name: str) -> int | None:
@@ -44,12 +71,12 @@ def attempt_of(name: str) -> int | None:
 
 def kept_step(name: str) -> int | None:
     """The step of a checkpoint that was moved away under `moved_name`."""
-    return step_of(name.partition(".")[0])
+    return any_step_of(name.partition(".")[0])
 
 
-def moved_name(step: int, attempt: int, number: int = 0) -> str:
+def moved_name(step: int, attempt: int, number: int = 0, naming: Naming = NATIVE) -> str:
     """Folder name of a checkpoint that was moved away by an attempt; `number` where that moved several of one step."""
-    return f"save-{step}.{attempt}" + (f".{number}" if number else "")
+    return f"{naming.checkpoint_name(step)}.{attempt}" + (f".{number}" if number else "")
 
 
 def is_doomed(name: str) -> bool:
@@ -71,3 +98,11 @@ def index_name(rank: int) -> str:
 def is_safe_file_name(name: str) -> bool:
     """Whether a name from a manifest or metadata can only mean a file directly in the checkpoint's folder."""
     return _SAFE_FILE.fullmatch(name) is not None and name not in (".", "..")
+
+
+def is_safe_path(path: str) -> bool:
+    """Whether a path from a manifest can only mean a file in the checkpoint's folder or below it."""
+    parts = path.split("/")
+    return (
+        len(path) <= _LONGEST_PATH and path.isprintable() and not any(part in ("", ".", "..") for part in parts)
+    ) and "\\" not in path

@@ -101,7 +101,7 @@ def from_text(text: str, digest: Callable[[bytes], str]) -> Manifest:
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ManifestError(f"a field is missing or of the wrong type ({_short(error)})") from None
-    unsafe = [name for name in manifest.files if not layout.is_safe_file_name(name) or name == layout.MANIFEST]
+    unsafe = [name for name in manifest.files if not layout.is_safe_path(name) or name == layout.MANIFEST]
     if unsafe:
         raise ManifestError(f"file name {_short(unsafe[0])} is not allowed")
     # Blanks count too: a byte that has become another one is damage, whatever it means.

@@ -49,6 +49,25 @@ def share_common(sizes: Sequence[int], ranks: int) -> tuple[list[int], list[int]
     return writers, loads
 
 
+def share_files(sizes: Sequence[tuple[str, int]], ranks: int) -> list[list[str]]:
+    """Divide files by their sizes, largest first, so that every rank has about as many bytes to read.
+
+    Args:
+        sizes: name and bytes of each.
+        ranks: how many share them.
+
+    Returns:
+        The names for each rank.
+    """
+    shares: list[list[str]] = [[] for _ in range(ranks)]
+    loads = [0] * ranks
+    for name, size in sorted(sizes, key=lambda one: (-one[1], one[0])):
+        rank = min(range(ranks), key=loads.__getitem__)
+        shares[rank].append(name)
+        loads[rank] += size + 1
+    return shares
+
+
 def assign(listings: Sequence[Listing], loads: Sequence[int]) -> list[Assignment]:
     """Divide what ranks hold each for itself, or some of them together.
 

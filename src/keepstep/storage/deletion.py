@@ -3,11 +3,12 @@
 from pathlib import Path
 
 from keepstep.plan import layout
+from keepstep.plan.layout import Naming
 from keepstep.storage.leases import held_steps
 from keepstep.storage.local import remove_tree
 
 
-def delete_checkpoint(folder: Path, step: int, attempt: int) -> bool:
+def delete_checkpoint(folder: Path, step: int, attempt: int, naming: Naming = layout.NATIVE) -> bool:
     """Rename a checkpoint to a name that nobody loads, then delete it.
 
     Returns:
@@ -16,7 +17,7 @@ def delete_checkpoint(folder: Path, step: int, attempt: int) -> bool:
     Raises:
         OSError: it cannot be renamed or deleted.
     """
-    name, doomed = folder / layout.checkpoint_name(step), folder / layout.doomed_name(step, attempt)
+    name, doomed = folder / naming.checkpoint_name(step), folder / naming.doomed_name(step, attempt)
     if doomed.exists():  # of a deletion that did not end
         remove_tree(doomed)
     name.rename(doomed)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from keepstep.errors import CheckpointNotFoundError
 from keepstep.plan import layout
+from keepstep.plan.layout import Naming
 from keepstep.storage.local import make_folders
 
 _FOLDER = f"{layout.KEEPSTEP_FOLDER}/leases"
@@ -22,13 +23,14 @@ _LONGEST = 24 * 3600.0
 
 
 @contextmanager
-def hold(folder: Path, step: int, seconds: float = 60.0) -> Iterator[Path]:
+def hold(folder: Path, step: int, seconds: float = 60.0, naming: Naming = layout.NATIVE) -> Iterator[Path]:
     """Hold a checkpoint for the duration of the body.
 
     Args:
         folder: the run's folder.
         step: which checkpoint.
         seconds: how long the lease outlives this process, should that die.
+        naming: how checkpoints are called there.
 
     Yields:
         The checkpoint.
@@ -51,7 +53,7 @@ def hold(folder: Path, step: int, seconds: float = 60.0) -> Iterator[Path]:
     thread.start()
     try:
         # Looked for after the lease is there: whoever deletes looks for leases after it has renamed.
-        checkpoint = folder / layout.checkpoint_name(step)
+        checkpoint = folder / naming.checkpoint_name(step)
         if not checkpoint.is_dir():
             raise CheckpointNotFoundError(f"{checkpoint} is gone")
         yield checkpoint

@@ -8,17 +8,21 @@ from typing import Any
 
 from keepstep.errors import CouldNotLookError
 from keepstep.plan import layout
+from keepstep.plan.layout import Naming
 from keepstep.storage.local import make_folders, replace_text, sync_folder
 
 
-def quarantine(folder: Path, step: int, attempt: int, report: Mapping[str, Any]) -> Path:
-    """Move `save-<step>` to `.keepstep/quarantine`. Nothing of it is deleted.
+def quarantine(
+    folder: Path, step: int, attempt: int, report: Mapping[str, Any], naming: Naming = layout.NATIVE
+) -> Path:
+    """Move a checkpoint to `.keepstep/quarantine`. Nothing of it is deleted.
 
     Args:
         folder: the run's folder.
         step: which checkpoint.
         attempt: the attempt of the run that found the damage.
         report: what was found; written beside it, as JSON, before it is moved.
+        naming: how checkpoints are called there.
 
     Returns:
         Where it lies now.
@@ -29,10 +33,10 @@ def quarantine(folder: Path, step: int, attempt: int, report: Mapping[str, Any])
     place = folder / layout.QUARANTINE
     make_folders(place)
     number = 0
-    while os.path.lexists(target := place / layout.moved_name(step, attempt, number)):
+    while os.path.lexists(target := place / layout.moved_name(step, attempt, number, naming)):
         number += 1
     replace_text(target.with_name(f"{target.name}.json"), json.dumps(report, indent=1) + "\n")
-    (folder / layout.checkpoint_name(step)).rename(target)
+    (folder / naming.checkpoint_name(step)).rename(target)
     sync_folder(place)
     sync_folder(folder)
     return target

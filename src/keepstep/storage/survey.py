@@ -8,6 +8,7 @@ from pathlib import Path
 
 from keepstep.errors import CouldNotLookError
 from keepstep.plan import layout
+from keepstep.plan.layout import Naming
 from keepstep.plan.manifest import ForeignManifestError, Manifest, ManifestError, NewerManifestError, from_text
 from keepstep.plan.resume import Condition, Found
 from keepstep.storage.digest import digest_of_bytes
@@ -54,7 +55,7 @@ class Survey:
         return max([0, *committed, *(layout.attempt_of(name) or 0 for name in self.leftovers)])
 
 
-def survey(folder: Path) -> Survey:
+def survey(folder: Path, naming: Naming = layout.NATIVE) -> Survey:
     """Look into a run's folder. A folder that does not exist is empty.
 
     Raises:
@@ -72,7 +73,7 @@ def survey(folder: Path) -> Survey:
     for entry in entries:
         if not entry.is_dir(follow_symlinks=False):
             foreign.append(entry.name)
-        elif (step := layout.step_of(entry.name)) is not None:
+        elif (step := naming.step_of(entry.name)) is not None:
             checkpoints.append(inspect(Path(entry.path), step))
         elif layout.attempt_of(entry.name) is not None:
             leftovers.append(entry.name)
@@ -109,6 +110,9 @@ def inspect(path: Path, step: int) -> SurveyedCheckpoint:
         problem = f"its manifest is of step {manifest.step}"
         return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, problem), manifest)
     missing = []
+    for parent in sorted({name.rpartition("/")[0] for name in manifest.files} - {""}):
+        if found := _leads_elsewhere(path, parent):
+            return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, f"{found} is no folder"), manifest)
     for name, record in manifest.files.items():
         try:
             status = os.lstat(prefix + name)
@@ -126,6 +130,22 @@ def inspect(path: Path, step: int) -> SurveyedCheckpoint:
         problem = f"{missing[0]} is missing" + (f", and {len(missing) - 1} more files" if len(missing) > 1 else "")
         return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, problem, may_arrive=True), manifest)
     return SurveyedCheckpoint(path, Found(step, Condition.COMPLETE), manifest)
+
+
+def _leads_elsewhere(path: Path, parent: str) -> str:
+    """The first part of a folder inside a checkpoint that is there and no folder (a link, say); empty without one."""
+    place = ""
+    for part in parent.split("/"):
+        place = f"{place}/{part}" if place else part
+        try:
+            mode = os.lstat(path / place).st_mode
+        except FileNotFoundError:
+            return ""
+        except OSError as error:
+            raise CouldNotLookError(f"cannot look at {path / place}: {error}") from error
+        if not stat.S_ISDIR(mode):
+            return place
+    return ""
 
 
 def _read_manifest(path: str) -> Manifest:

@@ -1,0 +1,158 @@
+"""Commits a checkpoint whose files somebody else's code writes (a Trainer, an Accelerator): the save path around them.
+
+The order is that of `save.py`; only the writing is left to others, and every file is digested and synced after it.
+"""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from keepstep.checkpoint.save import SaveRequest, apply_retention, discard, phase_of, prepare, seal
+from keepstep.dist.agree import agreed, told_to_main
+from keepstep.dist.world import World
+from keepstep.errors import SaveError
+from keepstep.plan import layout
+from keepstep.plan.manifest import FileRecord
+from keepstep.plan.sharing import share_files
+from keepstep.storage.digest import digest_file, digest_of_blocks
+from keepstep.storage.local import sync_folder
+
+
+@dataclass(frozen=True)
+class SavedFolder:
+    """What a save did.
+
+    Attributes:
+        size: bytes of all files; 0 but on the main process.
+        write_seconds: others' writing; `seconds` is all of it, retention left out.
+    """
+
+    step: int
+    size: int
+    write_seconds: float
+    seconds: float
+
+
+def save_folder(
+    request: SaveRequest, write: Callable[[Path], None], world: World, complete: Callable[[Path], None], size: int = 0
+) -> SavedFolder:
+    """Let files be written into a temporary folder, and commit that. Collective.
+
+    Args:
+        request: what is saved where.
+        write: called on all ranks with the folder that becomes the checkpoint; may hold collectives of its own.
+        complete: called on the main process when all ranks have written; it may add and change files.
+        size: bytes that are known to be needed, so that a full disk is told of before anything is written.
+
+    Raises:
+        SaveError: on every rank, naming the rank that failed. Nothing was committed.
+    """
+    started = time.monotonic()
+    try:
+        with agreed(world, phase_of(request, "preparing"), SaveError):
+            if world.rank == 0:
+                prepare(request, size)
+                request.content.mkdir(exist_ok=True)
+        with agreed(world, phase_of(request, "writing"), SaveError):
+            write(request.content)
+        written = time.monotonic()
+        saved = commit_folder(request, world, complete)
+    except BaseException:
+        if world.rank == 0:
+            discard(request.temporary)
+        raise
+    ended = time.monotonic()
+    if world.rank == 0:
+        apply_retention(request)
+    # Nobody goes on before the folder is as it will be.
+    world.broadcast(None)
+    return SavedFolder(request.step, saved, written - started, ended - started)
+
+
+def commit_folder(request: SaveRequest, world: World, complete: Callable[[Path], None] = lambda path: None) -> int:
+    """Digest, sync and commit what lies in the temporary folder. Collective. Returns its bytes on the main process."""
+    with agreed(world, phase_of(request, "completing"), SaveError):
+        found: list[tuple[str, int]] = []
+        if world.rank == 0:
+            complete(request.content)
+            found = files_below(request.content)
+    shares = share_files(world.broadcast(found), world.size)
+    records = told_to_main(
+        world,
+        phase_of(request, "digesting and syncing"),
+        lambda: digest_and_sync(request.content, shares[world.rank]),
+        SaveError,
+    )
+    files = {name: record for part in records for name, record in part.items()}
+    with agreed(world, phase_of(request, "committing"), SaveError):
+        if world.rank == 0:
+            for folder in _folders_below(request.content):
+                sync_folder(folder)
+            seal(request, files, world.size)
+            if request.inner:
+                discard(request.temporary)
+    return sum(record.size for record in files.values())
+
+
+def files_below(folder: Path) -> list[tuple[str, int]]:
+    """Names (`a/b`) and sizes of all files of a checkpoint that is not committed yet, in order.
+
+    Raises:
+        SaveError: something there is no regular file, or has a name that cannot stand in a manifest.
+    """
+    found = []
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder).as_posix()
+        if path.is_dir() and not path.is_symlink():
+            continue
+        if path.is_symlink() or not path.is_file() or not layout.is_safe_path(name):
+            raise SaveError(f"{path} cannot be part of a checkpoint: only plain files can", rank=0, phase="listing")
+        if name in (layout.MANIFEST, layout.RUN_RECORD):
+            raise SaveError(f"{path}: this name is keepstep's; write to another one", rank=0, phase="listing")
+        found.append((name, path.stat().st_size))
+    return found
+
+
+def digest_and_sync(folder: Path, names: Sequence[str]) -> dict[str, FileRecord]:
+    """Digest files while the disk takes them.
+
+    Raises:
+        OSError: one of them cannot be read or synced.
+    """
+    problems: list[OSError] = []
+
+    def sync_all() -> None:
+        try:
+            for name in names:
+                _sync_file(folder / name)
+        except OSError as error:
+            problems.append(error)
+
+    thread = threading.Thread(target=sync_all, name="keepstep-sync")
+    thread.start()
+    try:
+        records = {}
+        for name in names:
+            size, digests = digest_file(folder / name)
+            records[name] = FileRecord(size, digest_of_blocks(digests))
+    finally:
+        thread.join()
+    if problems:
+        raise problems[0]
+    return records
+
+
+def _sync_file(path: Path) -> None:
+    # Opened for writing: some network file systems sync nothing through a descriptor that may only read.
+    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _folders_below(folder: Path) -> list[Path]:
+    return [path for path in folder.rglob("*") if path.is_dir()]
