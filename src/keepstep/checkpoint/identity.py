@@ -66,6 +66,7 @@ class RunIdentity:
         self._record: dict[str, Any] | None = None
         self._adapters: dict[str, Any] = {}
         self._judged: set[int] = set()
+        self._places: dict[int, Path] = {}
         self._findings: tuple[GuardFinding, ...] = ()
 
     def describe(self, stages: Sequence[Any]) -> None:
@@ -77,6 +78,13 @@ class RunIdentity:
         self.folder = folder
         if self._record:
             self._record["run"] = folder.name
+
+    def place(self, step: int, checkpoint: Path) -> None:
+        """The checkpoint of this step is another one than that in the run's folder. Not collective."""
+        self._places[step] = checkpoint
+
+    def _path(self, step: int) -> Path:
+        return self._places.get(step, self.folder / self._naming.checkpoint_name(step))
 
     def record(self) -> Mapping[str, Any]:
         """The fields of run.json; the main process's count, other ranks get none.
@@ -113,7 +121,7 @@ class RunIdentity:
             return
         findings = self.compare(step)
         if refused(findings):
-            raise GuardRefusedError(refusal(str(self.folder / self._naming.checkpoint_name(step)), findings))
+            raise GuardRefusedError(refusal(str(self._path(step)), findings))
         self._judged.add(step)
         self._findings = findings
         if self._world.rank == 0:
@@ -152,7 +160,7 @@ class RunIdentity:
         return judge(saved, self.record(), Wishes(self._policies, self._accept, before))
 
     def _saved(self, step: int) -> dict[str, Any]:
-        saved = read_true_record(self.folder / self._naming.checkpoint_name(step))
+        saved = read_true_record(self._path(step))
         if saved.get("schema") != SCHEMA_VERSION:
             saved.pop("base_weights", None)  # it was another digest then
         return saved

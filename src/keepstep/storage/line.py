@@ -22,11 +22,13 @@ class Line:
     """The run went on from `step` in this attempt. What earlier attempts saved beyond it is of an abandoned line.
 
     `submission`: tells the submission of the job that asked for it from others, where something does.
+    `source`: where the run went on from, if that lies in another folder.
     """
 
     step: int
     attempt: int
     submission: str | None = None
+    source: str | None = None
 
 
 def note_line(folder: Path, line: Line) -> None:
@@ -45,12 +47,16 @@ def read_line(folder: Path) -> Line | None:
     path = folder / layout.KEEPSTEP_FOLDER / NAME
     try:
         found = json.loads(path.read_text())
-        submission = found.get("submission")
-        return Line(int(found["step"]), int(found["attempt"]), submission if isinstance(submission, str) else None)
+        return Line(int(found["step"]), int(found["attempt"]), _text(found, "submission"), _text(found, "source"))
     except FileNotFoundError:
         return None
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise CouldNotLookError(f"cannot read {path}: {error}. Delete it to take the newest checkpoint") from error
+
+
+def _text(found: dict[str, object], name: str) -> str | None:
+    value = found.get(name)
+    return value if isinstance(value, str) else None
 
 
 def abandoned_by(line: Line | None) -> Callable[[int, Manifest | None], bool]:

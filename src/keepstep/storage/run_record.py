@@ -15,7 +15,7 @@ _MAX_RECORD = 64 * 1024 * 1024
 
 def read_true_record(checkpoint: Path) -> dict[str, Any]:
     """The run record of a checkpoint as it was written; empty when it is not, which the load finds."""
-    manifest = inspect(checkpoint, layout.step_of(checkpoint.name) or 0).manifest
+    manifest = inspect(checkpoint, layout.any_step_of(checkpoint.name) or 0).manifest
     record = manifest.files.get(layout.RUN_RECORD) if manifest else None
     try:
         data = read_plain(f"{checkpoint}{os.sep}{layout.RUN_RECORD}", _MAX_RECORD)

@@ -1,0 +1,103 @@
+"""Where keepstep takes part in a Trainer: methods of the base class, so that subclasses which call it are covered.
+
+Each hook asks whether this trainer has a session; one that has none runs as if nothing was installed.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from keepstep.errors import ConfigError
+from keepstep.integrations.hugging_face.options import Options
+from keepstep.integrations.hugging_face.session import SESSION, Session
+
+_originals: dict[str, Callable[..., Any]] = {}
+_for_all: list[Options] = []
+
+# All of these are methods of the base class, and `Session` has a method of the same name without the underscores
+# that is given the original. The last two are those of transformers 4.
+_HOOKED = (
+    "train",
+    "_get_output_dir",
+    "_save_checkpoint",
+    "_push_from_checkpoint",
+    "_finish_current_push",
+    "_load_from_checkpoint",
+    "_load_optimizer_and_scheduler",
+    "_load_rng_state",
+    "_load_callback_state",
+    "_load_best_model",
+    "get_batch_samples",
+    "_finalize_training",
+    "_sorted_checkpoints",
+    "_rotate_checkpoints",
+)
+
+
+def enable(**options: Any) -> None:
+    """Let every Trainer of this process save, verify and resume through keepstep: for scripts that cannot be edited.
+
+    Args:
+        **options: see `Options`; those of `make_resumable` go before them.
+    """
+    install()
+    _for_all[:] = [Options(**options)]
+
+
+def disable() -> None:
+    """Take `enable` back, and all hooks. Trainers that run are not touched."""
+    _for_all.clear()
+    if _originals:
+        trainer_class = _trainer_class()
+        for name, original in _originals.items():
+            setattr(trainer_class, name, original)
+        _originals.clear()
+
+
+def install() -> None:
+    """Put the hooks in. A second call changes nothing.
+
+    Raises:
+        ConfigError: transformers is missing, or is a version that these hooks do not fit.
+    """
+    if _originals:
+        return
+    trainer_class = _trainer_class()
+    for name in _HOOKED:
+        original = trainer_class.__dict__.get(name)
+        if original is not None:
+            _originals[name] = original
+            setattr(trainer_class, name, _hook(name, original))
+    missing = {"train", "_get_output_dir", "_save_checkpoint", "_load_rng_state", "get_batch_samples"} - set(_originals)
+    if missing:
+        disable()
+        import transformers
+
+        raise ConfigError(
+            f"keepstep does not know the Trainer of transformers {transformers.__version__}: it has no "
+            f"{', '.join(sorted(missing))}. docs/hugging-face.md lists the versions that are supported"
+        )
+
+
+def _trainer_class() -> Any:
+    try:
+        from transformers import Trainer
+    except ImportError as error:
+        raise ConfigError(f"the Trainer cannot be imported ({error}): pip install 'keepstep[hf]'") from error
+    return Trainer
+
+
+def _hook(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    method = name.lstrip("_")
+
+    @functools.wraps(original)
+    def hooked(self: Any, *args: Any, **kwargs: Any) -> Any:
+        session = self.__dict__.get(SESSION)
+        if session is None and name == "train" and _for_all:
+            session = Session(self, _for_all[0])
+            setattr(self, SESSION, session)
+        if session is None:
+            return original(self, *args, **kwargs)
+        return getattr(session, method)(functools.partial(original, self), *args, **kwargs)
+
+    return hooked

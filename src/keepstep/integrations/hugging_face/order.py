@@ -1,0 +1,232 @@
+"""The data of a Trainer as a function of seed and epoch, so that an epoch that is taken up in its middle is the same.
+
+Random numbers that samplers, data sets and collators draw come from a stream of their own: it begins anew with each
+epoch, and each sample has its own part of it. The random states that the model draws from are not touched by reading.
+Which samples come in which order is left to the Trainer.
+"""
+
+import contextlib
+import random
+from array import array
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import numpy as np
+import torch
+import xxhash
+from torch.utils.data import IterableDataset, Sampler, SequentialSampler
+
+from keepstep.data.randomness import seed_for_collate, seed_for_sample
+from keepstep.errors import ConfigError
+
+
+class Epoch:
+    """The number of the epoch, seen by worker processes that live on into the next as well."""
+
+    def __init__(self, *, is_shared: bool) -> None:
+        self._cell = torch.zeros(1, dtype=torch.int64)
+        if is_shared:
+            self._cell.share_memory_()
+
+    @property
+    def number(self) -> int:
+        return int(self._cell[0])
+
+    @number.setter
+    def number(self, value: int) -> None:
+        self._cell[0] = value
+
+
+class SeededDataset:
+    """A map-style data set whose samples draw random numbers that depend on seed, epoch and index only."""
+
+    def __init__(self, dataset: Any, seed: int, epoch: Epoch) -> None:
+        self.dataset, self._seed, self._epoch = dataset, seed, epoch
+        self.batch_begins = 0
+        if hasattr(dataset, "__getitems__"):
+            self.__getitems__ = self._fetch_together
+        else:
+            self.__getitems__ = self._fetch_each
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, index: Any) -> Any:
+        seed_for_sample(self._seed, self._epoch.number, int(index))
+        return self.dataset[index]
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "dataset" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.dataset, name)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "__getitems__"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__getitems__ = self._fetch_together if hasattr(self.dataset, "__getitems__") else self._fetch_each
+
+    def _fetch_together(self, indices: list[Any]) -> Any:
+        self.batch_begins = int(indices[0]) if indices else 0
+        seed_for_sample(self._seed, self._epoch.number, self.batch_begins)
+        return self.dataset.__getitems__(indices)
+
+    def _fetch_each(self, indices: list[Any]) -> list[Any]:
+        self.batch_begins = int(indices[0]) if indices else 0
+        return [self[index] for index in indices]
+
+    def seed_collate(self) -> None:
+        """Seed what collating the batch that was fetched last draws."""
+        seed_for_collate(self._seed, self._epoch.number, self.batch_begins)
+
+
+class SeededCollate:
+    """A collator that draws random numbers which depend on seed, epoch and batch only."""
+
+    def __init__(self, collate: Any, dataset: SeededDataset) -> None:
+        self._collate, self._dataset = collate, dataset
+
+    def __call__(self, features: Any) -> Any:
+        self._dataset.seed_collate()
+        return self._collate(features)
+
+
+class WholeOrder(Sampler[Any]):
+    """A sampler whose order for an epoch is drawn at once when the epoch begins."""
+
+    def __init__(self, sampler: Any, order: "DataOrder") -> None:
+        self.sampler, self._order = sampler, order
+
+    def __len__(self) -> int:
+        return len(self.sampler)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "sampler" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.sampler, name)
+
+    def __iter__(self) -> Iterator[Any]:
+        self._order.sampler_begins(getattr(self.sampler, "generator", None))
+        drawn = islice(self.sampler, len(self.sampler))
+        try:
+            yield from array("q", drawn)
+        except TypeError as error:
+            raise ConfigError(
+                f"{type(self.sampler).__name__} gives other than whole numbers ({error}): keepstep cannot take up an "
+                "epoch in its middle with it"
+            ) from error
+
+
+class DataOrder:
+    """The random numbers behind a training data loader.
+
+    Args:
+        seed: of the run.
+
+    Attributes:
+        generator_at_start: state of the sampler's own generator when the epoch began; None without one.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self._seed = seed
+        self._states: tuple[Any, ...] | None = None
+        self._epoch: Epoch | None = None
+        self._generator: torch.Generator | None = None
+        self._to_restore: torch.Tensor | None = None
+        self.generator_at_start: torch.Tensor | None = None
+
+    def take_over(self, loader: Any) -> Any:
+        """Let this loader draw from here. Returns it.
+
+        Raises:
+            ConfigError: it holds a stream in workers that live on into the next epoch.
+        """
+        base = getattr(loader, "base_dataloader", loader)
+        has_workers = getattr(base, "num_workers", 0) > 0
+        is_persistent = has_workers and bool(getattr(base, "persistent_workers", False))
+        self._epoch = Epoch(is_shared=is_persistent)
+        dataset = getattr(base, "dataset", None)
+        if isinstance(dataset, IterableDataset):
+            if is_persistent:
+                raise ConfigError(
+                    "dataloader_persistent_workers with an IterableDataset cannot be resumed exactly: what its workers "
+                    "draw goes on from epoch to epoch. Set dataloader_persistent_workers=False"
+                )
+            return loader
+        if dataset is None or isinstance(dataset, SeededDataset):
+            return loader
+        seeded = SeededDataset(dataset, self._seed, self._epoch)
+        # A DataLoader forbids to change these once it is made, since it may have workers; none has begun here.
+        object.__setattr__(base, "dataset", seeded)
+        base.collate_fn = SeededCollate(base.collate_fn, seeded)
+        holder = _holder_of_sampler(base)
+        if holder is not None:
+            holder.sampler = WholeOrder(holder.sampler, self)
+        return loader
+
+    def epoch_begins(self, number: int) -> None:
+        """The next batch that is asked for is the first, or the first after skipped ones, of this epoch."""
+        self._states = None
+        if self._epoch is not None:
+            self._epoch.number = number
+        self._number = number
+
+    @contextlib.contextmanager
+    def reading(self) -> Iterator[None]:
+        """The body reads batches: it draws from the data's stream, and leaves what the model draws from as it is."""
+        models = _random_states()
+        if self._states is None:
+            digest = xxhash.xxh3_128_digest(repr(("epoch", self._seed, getattr(self, "_number", 0))).encode())
+            random.seed(int.from_bytes(digest[:8], "little"))
+            np.random.seed(int.from_bytes(digest[8:12], "little"))
+            torch.default_generator.manual_seed(int.from_bytes(digest[8:16], "little") >> 1)
+        else:
+            _set_random_states(self._states)
+        try:
+            yield
+        finally:
+            self._states = _random_states()
+            _set_random_states(models)
+
+    def sampler_begins(self, generator: Any) -> None:
+        """A sampler is about to draw the order of an epoch, perhaps from a generator of its own."""
+        if isinstance(generator, torch.Generator):
+            self._generator = generator
+            if self._to_restore is not None:
+                generator.set_state(self._to_restore)
+                self._to_restore = None
+            self.generator_at_start = generator.get_state()
+
+    def state(self) -> dict[str, Any]:
+        """What a resume needs: of a sampler with a generator of its own, its states."""
+        if self._generator is None:
+            return {}
+        return {"at_start": self.generator_at_start, "now": self._generator.get_state()}
+
+    def restore(self, state: dict[str, Any], *, is_mid_epoch: bool) -> None:
+        """Take such a state over; the next epoch that begins draws from it."""
+        self._to_restore = state.get("at_start" if is_mid_epoch else "now")
+
+
+def _holder_of_sampler(loader: Any) -> Any:
+    """The batch sampler in a loader whose order of samples is drawn by another sampler, and not by seed and epoch."""
+    found = getattr(loader, "batch_sampler", None)
+    while found is not None and not isinstance(getattr(found, "sampler", None), Sampler):
+        found = getattr(found, "batch_sampler", None)
+    if found is None or isinstance(found.sampler, SequentialSampler | WholeOrder):
+        return None
+    is_seeded = type(found.sampler).__name__ == "SeedableRandomSampler"
+    return None if is_seeded or not hasattr(found.sampler, "__len__") else found
+
+
+def _random_states() -> tuple[Any, ...]:
+    return random.getstate(), np.random.get_state(), torch.get_rng_state()
+
+
+def _set_random_states(states: tuple[Any, ...]) -> None:
+    python, numpy, own = states
+    random.setstate(python)
+    np.random.set_state(numpy)
+    torch.set_rng_state(own)
