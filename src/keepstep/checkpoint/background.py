@@ -4,13 +4,14 @@ import atexit
 import logging
 import threading
 from collections.abc import Callable
-
-from keepstep.checkpoint.save import Saved
+from typing import Generic, TypeVar
 
 logger = logging.getLogger("keepstep")
 
+S = TypeVar("S")
 
-class PendingSave:
+
+class PendingSave(Generic[S]):
     """A save under way on a thread of its own.
 
     The thread is no daemon: an interpreter that ends without `close()` waits for it, so that the last save is complete.
@@ -20,9 +21,9 @@ class PendingSave:
         work: the save. It may raise; the error is kept until somebody asks.
     """
 
-    def __init__(self, step: int, work: Callable[[], Saved]) -> None:
+    def __init__(self, step: int, work: Callable[[], S]) -> None:
         self.step = step
-        self._saved: Saved | None = None
+        self._saved: S | None = None
         self._error: BaseException | None = None
         self._thread = threading.Thread(target=self._run, args=(work,), name=f"keepstep-save-{step}")
         self._thread.start()
@@ -31,7 +32,7 @@ class PendingSave:
     def is_over(self) -> bool:
         return not self._thread.is_alive()
 
-    def result(self) -> Saved:
+    def result(self) -> S:
         """Wait for the end. Raises what the save raised."""
         self._thread.join()
         atexit.unregister(self._tell)
@@ -40,7 +41,7 @@ class PendingSave:
         assert self._saved is not None
         return self._saved
 
-    def _run(self, work: Callable[[], Saved]) -> None:
+    def _run(self, work: Callable[[], S]) -> None:
         try:
             self._saved = work()
         except BaseException as error:  # noqa: BLE001 - it is raised where the outcome is asked for

@@ -6,7 +6,8 @@ The order is that of `save.py`; only the writing is left to others, and every fi
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,25 +52,43 @@ def save_folder(
         SaveError: on every rank, naming the rank that failed. Nothing was committed.
     """
     started = time.monotonic()
-    try:
-        with agreed(world, phase_of(request, "preparing"), SaveError):
-            if world.rank == 0:
-                prepare(request, size)
-                request.content.mkdir(exist_ok=True)
+    with discarding(request, world):
+        begin_folder(request, world, size)
         with agreed(world, phase_of(request, "writing"), SaveError):
             write(request.content)
-        written = time.monotonic()
-        saved = commit_folder(request, world, complete)
-    except BaseException:
+        return end_folder(request, world, complete, started, time.monotonic() - started)
+
+
+def begin_folder(request: SaveRequest, world: World, size: int = 0) -> None:
+    """Make the temporary folder. Collective. Raises SaveError."""
+    with agreed(world, phase_of(request, "preparing"), SaveError):
         if world.rank == 0:
-            discard(request.temporary)
-        raise
+            prepare(request, size)
+            request.content.mkdir(exist_ok=True)
+
+
+def end_folder(
+    request: SaveRequest, world: World, complete: Callable[[Path], None], started: float, write_seconds: float
+) -> SavedFolder:
+    """Commit what lies in the temporary folder, and delete what retention gives up. Collective. Raises SaveError."""
+    size = commit_folder(request, world, complete)
     ended = time.monotonic()
     if world.rank == 0:
         apply_retention(request)
     # Nobody goes on before the folder is as it will be.
     world.broadcast(None)
-    return SavedFolder(request.step, saved, written - started, ended - started)
+    return SavedFolder(request.step, size, write_seconds, ended - started)
+
+
+@contextmanager
+def discarding(request: SaveRequest, world: World) -> Iterator[None]:
+    """Delete the temporary folder where the body fails."""
+    try:
+        yield
+    except BaseException:
+        if world.rank == 0:
+            discard(request.temporary)
+        raise
 
 
 def commit_folder(request: SaveRequest, world: World, complete: Callable[[Path], None] = lambda path: None) -> int:

@@ -56,7 +56,7 @@ class Saver:
         self._snapshots = Snapshots(components, world, buffered=in_background)
         self._parts = MetadataParts()
         self._writer, self._background_writer = Writer(), Writer(begin_thread=stand_back)
-        self._pending: PendingSave | None = None
+        self._pending: PendingSave[Saved] | None = None
         self._meeting: BackgroundWorld | None = None
         self._hosts: list[str] = []
         self._mailbox: Mailbox | None = None

@@ -164,7 +164,7 @@ def _of_model(model: Any, stored: Mapping[str, Any]) -> dict[str, tuple[int, ...
         key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride()) if tensor.numel() else (name,)
         places.setdefault(key, []).append(name)
     ignored = set(getattr(model, "_keys_to_ignore_on_save", None) or ())
-    wanted = {}
+    wanted: dict[str, tuple[int, ...]] = {}
     for names in places.values():
         name = next((one for one in names if one in stored), names[0])
         if name not in ignored or name in stored:

@@ -83,7 +83,7 @@ def apply_extras(trainer: Any, extras: dict[str, Any], folder: Path) -> None:
 
 
 def apply_loss(trainer: Any, extras: dict[str, Any]) -> None:
-    """What the loss has summed up since the last log, so that the next log is of the same steps. When training begins."""
+    """Put back what the loss has summed up since the last log, so that the next log is of the same steps."""
     held = extras["attributes"]
     if isinstance(getattr(trainer, "_tr_loss", None), torch.Tensor) and isinstance(held.get("_tr_loss"), torch.Tensor):
         trainer._tr_loss = held["_tr_loss"].to(trainer._tr_loss.device)

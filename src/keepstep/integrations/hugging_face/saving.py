@@ -1,20 +1,24 @@
-"""The saves of one `train()`: each in a temporary folder, committed, then rotated and pushed."""
+"""The saves of one `train()`: each in a temporary folder, committed, then told to callbacks, rotated and pushed."""
 
+import copy
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from keepstep.checkpoint.claim import FolderClaim
 from keepstep.checkpoint.failed_saves import FailedSaves
-from keepstep.checkpoint.folder_save import SavedFolder, save_folder
+from keepstep.checkpoint.folder_save import SavedFolder
+from keepstep.checkpoint.folder_saver import FolderSaver
 from keepstep.checkpoint.identity import RunIdentity
 from keepstep.checkpoint.save import SaveRequest
-from keepstep.checkpoint.watchdog import watched
 from keepstep.dist.world import World, host_name
 from keepstep.errors import SaveError
+from keepstep.integrations.hugging_face.capture import Captured, Pool, capturing
 from keepstep.integrations.hugging_face.extras import save_extras
 from keepstep.integrations.hugging_face.hub import Pushes
+from keepstep.integrations.hugging_face.memory import lacks_memory
 from keepstep.integrations.hugging_face.options import Options
 from keepstep.integrations.hugging_face.starting import Start
 from keepstep.plan import layout
@@ -23,11 +27,27 @@ from keepstep.storage.save_log import SaveLog
 logger = logging.getLogger("keepstep")
 
 
+@dataclass
+class _Told:
+    """What is done after a commit, for the step that it is of.
+
+    `state`: the trainer's as it was then. `pushes`: whether the Trainer asked for a push; `tells`: the callbacks' turn,
+    which comes at once where the Trainer waits for the commit.
+    """
+
+    request: SaveRequest
+    state: Any
+    pushes: bool = False
+    tells: bool = False
+    is_last: bool = False
+
+
 class Saves:
     """Saves checkpoints of one trainer. Methods are collective.
 
     Attributes:
         last_step: the step that was committed last, or that this start went on from.
+        is_busy: whether a save is under way whose callbacks have not been told.
     """
 
     def __init__(
@@ -42,15 +62,23 @@ class Saves:
         start: Start,
     ) -> None:
         self._trainer, self._folder, self._world, self._claim = trainer, folder, world, claim
-        self._identity, self._options, self._failed = identity, options, failed
+        self._identity, self._failed = identity, failed
+        self._saver = FolderSaver(world, hang_seconds=options.hang_seconds, timeout_seconds=options.timeout_seconds)
+        self._in_background = options.mode == "async" and _can_be_captured(trainer)
+        self._pool = Pool()
+        self._told: _Told | None = None
         self._pushes = Pushes(trainer, folder)
         self._size = 0
         self.last_step: int | None = start.step or None
 
+    @property
+    def is_busy(self) -> bool:
+        return self._told is not None
+
     def save(
         self, write: Callable[[Path], None], more: dict[str, Any], *, is_last: bool, push: Callable[[], bool]
     ) -> None:
-        """Save the present step.
+        """Save the present step, or begin to.
 
         Args:
             write: lets the Trainer write; given the folder in which it makes `checkpoint-<step>`.
@@ -61,41 +89,84 @@ class Saves:
         Raises:
             SaveError: on every rank. Nothing was committed, earlier checkpoints are untouched.
         """
+        self.wait()
         request = self._request()
-        try:
-            with watched(f"saving step {request.step}", self._options.hang_seconds):
-                saved = self._save(request, write, more)
-        except SaveError as error:
-            self._failed.take(error, request.step, is_needed=is_last)
-            return
-        self._failed.forget()
-        self.last_step, self._size = request.step, saved.size
-        self._tell(request, saved)
-        if push():
-            self._pushes.push(request.final)
-
-    def _save(self, request: SaveRequest, write: Callable[[Path], None], more: dict[str, Any]) -> SavedFolder:
-        trainer, world = self._trainer, self._world
+        told = _Told(request, None, is_last=is_last)
 
         def write_all(content: Path) -> None:
             write(request.temporary)
-            if not trainer.args.save_only_model:
-                save_extras(trainer, content, world.rank, more)
+            self._complete(request, content, more)
+            told.pushes = push()
 
-        def complete(content: Path) -> None:
-            # It was written with the name of the temporary folder, where this is the best one.
-            self._name_best(request)
-            trainer.state.save_to_json(str(content / "trainer_state.json"))
+        if self._in_background and lacks_memory(self._trainer, self._world):
+            self._in_background = False
+        try:
+            if self._in_background:
+                self._start(request, write_all)
+                told.state, told.tells = copy.copy(self._trainer.state), True
+                self._told = told
+                if is_last:
+                    self.wait()
+                return
+            saved = self._saver.save(request, write_all, lambda content: None, self._size)
+        except SaveError as error:
+            self._failed.take(error, request.step, is_needed=is_last)
+            return
+        self._has_saved(told, saved, "sync")
 
-        saved = save_folder(request, write_all, world, complete, self._size)
+    def hear(self) -> None:
+        """Hear how a save in the background has ended, if it has on all ranks. Called after every step."""
+        if self._told is not None and all(self._world.gather(self._saver.is_over)):
+            self.wait()
+
+    def wait(self) -> None:
+        """Wait for a save under way, and do what follows it. Raises SaveError."""
+        told, self._told = self._told, None
+        if told is None:
+            return
+        try:
+            saved = self._saver.wait()
+        except SaveError as error:
+            self._failed.take(error, told.request.step, is_needed=told.is_last)
+            return
+        if saved is not None:
+            self._has_saved(told, saved, "async")
+
+    def _start(self, request: SaveRequest, write_all: Callable[[Path], None]) -> None:
+        taken: list[Captured] = []
+
+        def take(content: Path) -> None:
+            with capturing(self._pool) as captured:
+                write_all(content)
+            taken.append(captured)
+
+        self._saver.start(request, take, lambda: taken[0].write(), lambda content: None, self._size)
+
+    def _complete(self, request: SaveRequest, content: Path, more: dict[str, Any]) -> None:
+        trainer, world = self._trainer, self._world
+        content.mkdir(exist_ok=True)
         self._name_best(request)
-        return saved
+        if trainer.args.should_save:
+            # It was written with the name of the temporary folder, where this is the best one.
+            trainer.state.save_to_json(str(content / "trainer_state.json"))
+        if not trainer.args.save_only_model:
+            save_extras(trainer, content, world.rank, more)
 
     def _name_best(self, request: SaveRequest) -> None:
         state = self._trainer.state
         best = state.best_model_checkpoint
         if best is not None and Path(best).parent == request.temporary:
             state.best_model_checkpoint = str(self._folder / Path(best).name)
+
+    def _has_saved(self, told: _Told, saved: SavedFolder, mode: str) -> None:
+        self._failed.forget()
+        self.last_step, self._size = saved.step, saved.size
+        self._tell(told.request, saved, mode)
+        if told.tells:
+            trainer = self._trainer
+            trainer.callback_handler.on_save(trainer.args, told.state, copy.copy(trainer.control))
+        if told.pushes:
+            self._pushes.push(told.request.final)
 
     def _request(self) -> SaveRequest:
         trainer = self._trainer
@@ -130,7 +201,7 @@ class Saves:
             held.append("scaler")
         return tuple(held)
 
-    def _tell(self, request: SaveRequest, saved: SavedFolder) -> None:
+    def _tell(self, request: SaveRequest, saved: SavedFolder, mode: str) -> None:
         hosts = self._world.to_main(host_name())
         if self._world.rank:
             return
@@ -138,7 +209,7 @@ class Saves:
         SaveLog(self._folder).saved(
             step=saved.step,
             attempt=request.attempt,
-            mode="sync",
+            mode=mode,
             seconds=saved.seconds,
             commit_seconds=saved.seconds - saved.write_seconds,
             ranks=[
@@ -148,17 +219,27 @@ class Saves:
             straggler=None,
         )
 
-    def hear(self) -> None:
-        """Hear how a save in the background has ended, if one has."""
-
     def finish_pushes(self) -> None:
         """Wait for what is being pushed."""
         self._pushes.finish()
 
     def finish(self) -> None:
-        """The end of `train()`: nothing is under way any more."""
+        """The end of `train()`: nothing is under way any more. Raises SaveError."""
+        self.wait()
         self._pushes.finish()
 
     def close(self) -> None:
-        """Give everything back, also after an error."""
+        """Give everything back, also after an error: then a save under way is not waited for longer than it takes."""
+        if self._told is not None:
+            self._told = None
+            self._saver.abandon()
+        self._pool.release()
         self._pushes.close()
+
+
+def _can_be_captured(trainer: Any) -> bool:
+    """Whether the Trainer writes through torch and safetensors alone."""
+    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
+        logger.warning("mode async is not for FSDP and DeepSpeed, which write by themselves: saves are synchronous")
+        return False
+    return True

@@ -1,4 +1,4 @@
-"""One trainer under keepstep: what happens at each of the hooks (`hooks.py`), from the start of `train()` to its end."""
+"""One trainer under keepstep: what happens at each hook (`hooks.py`), from the start of `train()` to its end."""
 
 import logging
 import os
@@ -356,12 +356,13 @@ class Session:
         if not self._is_training:
             return original(*args, **kwargs)
         self._hides_checkpoints = True
+        self._saves.wait()
         if self._stops:
             return self._leave()
         return original(*args, **kwargs)
 
     def _leave(self) -> Any:
-        """On a stop there is no time for the best model, and no summary to be logged: this is not the end of the run."""
+        """On a stop there is no time for the best model, and no summary: this is not the end of the run."""
         from transformers.trainer_utils import TrainOutput
 
         trainer = self._trainer

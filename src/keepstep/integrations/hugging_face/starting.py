@@ -138,8 +138,8 @@ def _begin_a_line(about: Look, line: Line) -> None:
             if later:
                 names = ", ".join(layout.TRAINER.checkpoint_name(step) for step in later[:3])
                 logger.warning(
-                    "%s goes on from step %d: what lies beyond it there (%s%s) is of another line of the run, and is set "
-                    "aside in %s by the first save",
+                    "%s goes on from step %d: what lies beyond it there (%s%s) is of another line of the run, and is "
+                    "set aside in %s by the first save",
                     about.folder,
                     line.step,
                     names,
@@ -155,7 +155,7 @@ def _is_under_way(about: Look, path: Path) -> bool:
         return False
     if line.source is not None:
         return str(path.absolute()) == line.source
-    return path.resolve().parent == about.folder.resolve() and layout.TRAINER.step_of(path.name) == line.step
+    return bool(path.resolve().parent == about.folder.resolve() and layout.TRAINER.step_of(path.name) == line.step)
 
 
 def _told(about: Look, ask: Any) -> Any:
