@@ -3,10 +3,8 @@
 The order is that of `save.py`; only the writing is left to others, and every file is digested and synced after it.
 """
 
-import os
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,10 +13,8 @@ from keepstep.checkpoint.save import SaveRequest, apply_retention, discard, phas
 from keepstep.dist.agree import agreed, told_to_main
 from keepstep.dist.world import World
 from keepstep.errors import SaveError
-from keepstep.plan import layout
-from keepstep.plan.manifest import FileRecord
 from keepstep.plan.sharing import share_files
-from keepstep.storage.digest import digest_file, digest_of_blocks
+from keepstep.storage.folder_files import digest_and_sync, files_below
 from keepstep.storage.local import sync_folder
 
 
@@ -114,63 +110,6 @@ def commit_folder(request: SaveRequest, world: World, complete: Callable[[Path],
             if request.inner:
                 discard(request.temporary)
     return sum(record.size for record in files.values())
-
-
-def files_below(folder: Path) -> list[tuple[str, int]]:
-    """Names (`a/b`) and sizes of all files of a checkpoint that is not committed yet, in order.
-
-    Raises:
-        SaveError: something there is no regular file, or has a name that cannot stand in a manifest.
-    """
-    found = []
-    for path in sorted(folder.rglob("*")):
-        name = path.relative_to(folder).as_posix()
-        if path.is_dir() and not path.is_symlink():
-            continue
-        if path.is_symlink() or not path.is_file() or not layout.is_safe_path(name):
-            raise SaveError(f"{path} cannot be part of a checkpoint: only plain files can", rank=0, phase="listing")
-        if name in (layout.MANIFEST, layout.RUN_RECORD):
-            raise SaveError(f"{path}: this name is keepstep's; write to another one", rank=0, phase="listing")
-        found.append((name, path.stat().st_size))
-    return found
-
-
-def digest_and_sync(folder: Path, names: Sequence[str]) -> dict[str, FileRecord]:
-    """Digest files while the disk takes them.
-
-    Raises:
-        OSError: one of them cannot be read or synced.
-    """
-    problems: list[OSError] = []
-
-    def sync_all() -> None:
-        try:
-            for name in names:
-                _sync_file(folder / name)
-        except OSError as error:
-            problems.append(error)
-
-    thread = threading.Thread(target=sync_all, name="keepstep-sync")
-    thread.start()
-    try:
-        records = {}
-        for name in names:
-            size, digests = digest_file(folder / name)
-            records[name] = FileRecord(size, digest_of_blocks(digests))
-    finally:
-        thread.join()
-    if problems:
-        raise problems[0]
-    return records
-
-
-def _sync_file(path: Path) -> None:
-    # Opened for writing: some network file systems sync nothing through a descriptor that may only read.
-    descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _folders_below(folder: Path) -> list[Path]:

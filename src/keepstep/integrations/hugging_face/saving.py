@@ -17,9 +17,9 @@ from keepstep.dist.world import World, host_name
 from keepstep.errors import SaveError
 from keepstep.integrations.hugging_face.capture import Captured, Pool, capturing
 from keepstep.integrations.hugging_face.extras import save_extras
-from keepstep.integrations.hugging_face.hub import Pushes
 from keepstep.integrations.hugging_face.memory import lacks_memory
 from keepstep.integrations.hugging_face.options import Options
+from keepstep.integrations.hugging_face.pushes import Pushes
 from keepstep.integrations.hugging_face.starting import Start
 from keepstep.plan import layout
 from keepstep.storage.save_log import SaveLog

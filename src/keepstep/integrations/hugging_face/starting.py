@@ -84,7 +84,7 @@ def _newest(about: Look) -> Start:
     found = choose(about.folder, layout.TRAINER, about.world, None, policy, about.identity.guard)
     if found.path is not None:
         return Start(found.step, found.path)
-    line = _told(about, lambda: read_line(about.folder))
+    line: Line | None = _told(about, lambda: read_line(about.folder))
     if line is not None and line.source is not None:
         return _asked_for(about, Path(line.source))
     _refuse_plain(about)
@@ -150,12 +150,13 @@ def _begin_a_line(about: Look, line: Line) -> None:
 
 def _is_under_way(about: Look, path: Path) -> bool:
     """Whether this very submission of the job asked for this path before: it was reclaimed, and goes on."""
-    line = _told(about, lambda: read_line(about.folder))
+    line: Line | None = _told(about, lambda: read_line(about.folder))
     if line is None or line.submission is None or line.submission != submission():
         return False
     if line.source is not None:
         return str(path.absolute()) == line.source
-    return bool(path.resolve().parent == about.folder.resolve() and layout.TRAINER.step_of(path.name) == line.step)
+    is_own = path.resolve().parent == about.folder.resolve()
+    return is_own and bool(layout.TRAINER.step_of(path.name) == line.step)
 
 
 def _told(about: Look, ask: Any) -> Any:
