@@ -1,0 +1,92 @@
+"""Takes away checkpoints of Lightning's, and what saves that died have left."""
+
+import fcntl
+import logging
+import os
+from pathlib import Path
+
+from keepstep.integrations.lightning import records
+from keepstep.integrations.lightning.verdict import matches
+from keepstep.storage.local import remove_tree, sync_folder
+
+logger = logging.getLogger("keepstep")
+
+
+def held(path: Path) -> int:
+    """Hold a file or folder for as long as the descriptor that is returned is open; where that works, others can tell.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        logger.info("%s cannot be held: %s", path, error)
+    return descriptor
+
+
+def clean(folder: Path) -> None:
+    """Delete temporary files of saves whose process is gone, and records of checkpoints that are gone.
+
+    Raises:
+        OSError: the folder cannot be listed or written to.
+    """
+    for name, number, is_deletion in records.under_way(folder):
+        path = folder / name
+        if is_deletion:
+            remove_tree(records.doomed_path(path, number))
+        else:
+            _clean_save(path, number)
+    for name, numbers in records.numbers(folder).items():
+        path = folder / name
+        for number in numbers:
+            # In this order: a save gives its temporary file the name.
+            if not os.path.lexists(records.temporary_path(path, number)) and not os.path.lexists(path):
+                records.drop(path, number)
+
+
+def remove(path: Path) -> None:
+    """Delete a checkpoint, then its records; what is gone already is fine.
+
+    Raises:
+        OSError: it cannot be deleted.
+    """
+    numbers = records.numbers(path.parent).get(path.name, [])
+    if path.is_dir() and not path.is_symlink():
+        doomed = records.doomed_path(path, max(numbers, default=1))
+        remove_tree(doomed)
+        path.rename(doomed)
+        remove_tree(doomed)
+    else:
+        path.unlink(missing_ok=True)
+    # A file that a power cut brings back must have its record still.
+    if path.parent.is_dir():
+        sync_folder(path.parent)
+    for number in numbers:
+        records.drop(path, number)
+
+
+def _clean_save(path: Path, number: int) -> None:
+    scratch = records.temporary_path(path, number)
+    try:
+        descriptor = os.open(scratch, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        # A folder changes places with the one of its name: then it is the old one that lies here.
+        is_of_new = scratch.is_dir() and any(
+            record.number == number and matches(path, record) for record in records.records_of(path)
+        )
+        if is_of_new:
+            scratch.rename(records.doomed_path(path, number))
+            remove_tree(records.doomed_path(path, number))
+        else:
+            # The record first: one without its temporary file would speak of what has the name.
+            records.drop(path, number)
+            remove_tree(scratch)
+    except OSError as error:
+        logger.info("%s is left where it is: %s", scratch, error)
+    finally:
+        os.close(descriptor)
