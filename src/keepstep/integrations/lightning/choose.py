@@ -58,8 +58,9 @@ def newest_in(folders: Iterable[Path]) -> Path | None:
     if damaged:
         more = f" and {len(damaged) - _SHOWN} more" if len(damaged) > _SHOWN else ""
         raise DamagedCheckpointError(
-            f"no checkpoint is good: {', '.join(damaged[:_SHOWN])}{more}. They were changed after they were written, by "
-            "a disk or by a program other than keepstep; put a copy in their place, or move them away to start anew"
+            f"no checkpoint is good: {', '.join(damaged[:_SHOWN])}{more}. They were changed after they were "
+            "written, by a disk or by a program other than keepstep; put a copy in their place, or move them away to "
+            "start anew"
         )
     if without_state:
         logger.warning("%s holds weights only; no training can go on from it", without_state[0])
@@ -72,8 +73,7 @@ def unrecorded_in(folder: Path) -> list[Path]:
     Raises:
         CouldNotLookError: it cannot be listed.
     """
-    known = numbers(folder)
-    return [folder / name for name in names_in(folder) if name.endswith(_SUFFIX) and name not in known]
+    return [folder / name for name in names_in(folder) if name.endswith(_SUFFIX) and not records_of(folder / name)]
 
 
 def _recorded(folder: Path) -> list[Path]:

@@ -41,8 +41,10 @@ def clean(folder: Path) -> None:
     for name, numbers in records.numbers(folder).items():
         path = folder / name
         for number in numbers:
-            # In this order: a save gives its temporary file the name.
-            if not os.path.lexists(records.temporary_path(path, number)) and not os.path.lexists(path):
+            # Asked first: a save gives its temporary file the name, when its record is there.
+            if os.path.lexists(records.temporary_path(path, number)):
+                continue
+            if not os.path.lexists(path) or not records.record_path(path, number).exists():
                 records.drop(path, number)
 
 
@@ -57,6 +59,8 @@ def remove(path: Path) -> None:
         doomed = records.doomed_path(path, max(numbers, default=1))
         remove_tree(doomed)
         path.rename(doomed)
+        # Before its files go: a power cut must not bring it back without them.
+        sync_folder(path.parent)
         remove_tree(doomed)
     else:
         path.unlink(missing_ok=True)

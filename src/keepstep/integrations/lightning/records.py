@@ -22,8 +22,9 @@ FOLDER = f"{layout.KEEPSTEP_FOLDER}/files"
 CONTENT = "content"
 # Parts of Lightning's checkpoint without which a training cannot go on.
 NEEDED_TO_TRAIN = "optimizer_states"
-_RECORD = re.compile(r"(.+)\.([1-9][0-9]{0,17})\.json", re.DOTALL | re.ASCII)
+_RECORD = re.compile(r"(.+)\.([1-9][0-9]{0,17})(?:\.run)?\.json", re.DOTALL | re.ASCII)
 _UNDER_WAY = re.compile(r"\.(.+)\.(tmp|del)-([1-9][0-9]{0,17})", re.DOTALL | re.ASCII)
+_UNKNOWN = 1 << 63
 _MAX_RECORD = 64 * 1024 * 1024
 
 
@@ -45,8 +46,8 @@ class Record:
 
     @property
     def order(self) -> tuple[int, int]:
-        """By what the newest is chosen: completed steps, then the later save."""
-        return (-1 if self.manifest is None else self.manifest.step, self.number)
+        """By what the newest is chosen: steps, then the later save. One that cannot be read is looked at first."""
+        return (_UNKNOWN if self.manifest is None else self.manifest.step, self.number)
 
 
 def temporary_path(path: Path, number: int) -> Path:
@@ -70,15 +71,15 @@ def facts_path(path: Path, number: int) -> Path:
 
 
 def numbers(folder: Path) -> dict[str, list[int]]:
-    """The numbers of the records in a folder, by the name of the checkpoint.
+    """The numbers of the records in a folder, by the name of the checkpoint. Of a dead save there may be a part only.
 
     Raises:
         CouldNotLookError: it cannot be listed. A folder that is not there has none.
     """
-    found: dict[str, list[int]] = {}
+    found: dict[str, set[int]] = {}
     for name in sorted(_names(folder / FOLDER)):
         if match := _RECORD.fullmatch(name):
-            found.setdefault(match[1], []).append(int(match[2]))
+            found.setdefault(match[1], set()).add(int(match[2]))
     return {name: sorted(found[name]) for name in found}
 
 

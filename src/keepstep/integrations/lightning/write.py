@@ -154,6 +154,7 @@ def begun(path: Path) -> Iterator[Pending]:
 
 def begin(path: Path) -> Pending:
     """The same; the caller ends it."""
+    make_folders(path.parent)
     make_folders(path.parent / records.FOLDER)
     clean(path.parent)
     taken = [number for found in records.numbers(path.parent).values() for number in found]
