@@ -96,7 +96,7 @@ def checkpoint_io_class(package: str) -> type[Any]:
         ImportError: it is not installed.
     """
     plain = part(package, "plugins.io").TorchCheckpointIO
-    names = {"package": package, "plain": plain, "__doc__": Verified.save_checkpoint.__doc__, "__module__": __name__}
+    names = {"package": package, "plain": plain, "__doc__": Verified.__doc__, "__module__": __name__}
     return type("VerifiedCheckpointIO", (Verified, plain), names)
 
 

@@ -3,6 +3,7 @@
 import fcntl
 import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 
 from keepstep.integrations.lightning import records
@@ -29,23 +30,41 @@ def held(path: Path) -> int:
 def clean(folder: Path) -> None:
     """Delete temporary files of saves whose process is gone, and records of checkpoints that are gone.
 
+    What cannot be deleted stays: it harms nothing.
+
     Raises:
-        OSError: the folder cannot be listed or written to.
+        CouldNotLookError: the folder cannot be listed.
     """
     for name, number, is_deletion in records.under_way(folder):
-        path = folder / name
-        if is_deletion:
-            remove_tree(records.doomed_path(path, number))
-        else:
-            _clean_save(path, number)
+        try:
+            if is_deletion:
+                remove_tree(records.doomed_path(folder / name, number))
+            else:
+                _abandon_dead(folder / name, number)
+        except OSError as error:
+            logger.info("what a save of %s has left stays: %s", folder / name, error)
     for name, numbers in records.numbers(folder).items():
-        path = folder / name
         for number in numbers:
-            # Asked first: a save gives its temporary file the name, when its record is there.
-            if os.path.lexists(records.temporary_path(path, number)):
-                continue
-            if not os.path.lexists(path) or not records.record_path(path, number).exists():
-                records.drop(path, number)
+            with suppress(OSError):
+                _drop_without_checkpoint(folder / name, number)
+
+
+def abandon(path: Path, number: int) -> None:
+    """Take away what a save has written that did not end. When its checkpoint has its name, that stays.
+
+    Raises:
+        OSError: it cannot be deleted.
+    """
+    scratch = records.temporary_path(path, number)
+    if not os.path.lexists(scratch):
+        return
+    # A folder changes places with the one of its name: then it is the old one that lies here.
+    if scratch.is_dir() and any(one.number == number and matches(path, one) for one in records.records_of(path)):
+        scratch = scratch.rename(records.doomed_path(path, number))
+    else:
+        # The record first: one without its temporary file would speak of what has the name.
+        records.drop(path, number)
+    remove_tree(scratch)
 
 
 def remove(path: Path) -> None:
@@ -71,26 +90,18 @@ def remove(path: Path) -> None:
         records.drop(path, number)
 
 
-def _clean_save(path: Path, number: int) -> None:
-    scratch = records.temporary_path(path, number)
-    try:
-        descriptor = os.open(scratch, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
+def _abandon_dead(path: Path, number: int) -> None:
+    descriptor = os.open(records.temporary_path(path, number), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        # A folder changes places with the one of its name: then it is the old one that lies here.
-        is_of_new = scratch.is_dir() and any(
-            record.number == number and matches(path, record) for record in records.records_of(path)
-        )
-        if is_of_new:
-            scratch.rename(records.doomed_path(path, number))
-            remove_tree(records.doomed_path(path, number))
-        else:
-            # The record first: one without its temporary file would speak of what has the name.
-            records.drop(path, number)
-            remove_tree(scratch)
-    except OSError as error:
-        logger.info("%s is left where it is: %s", scratch, error)
+        abandon(path, number)
     finally:
         os.close(descriptor)
+
+
+def _drop_without_checkpoint(path: Path, number: int) -> None:
+    # Asked first: a save gives its temporary file the name when its record is there.
+    if os.path.lexists(records.temporary_path(path, number)):
+        return
+    if not os.path.lexists(path) or not records.record_path(path, number).exists():
+        records.drop(path, number)

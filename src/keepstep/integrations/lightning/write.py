@@ -11,7 +11,7 @@ from pathlib import Path
 
 from keepstep.errors import SaveError
 from keepstep.integrations.lightning import records
-from keepstep.integrations.lightning.cleaning import clean, held
+from keepstep.integrations.lightning.cleaning import abandon, clean, held
 from keepstep.plan.manifest import FileRecord, Manifest, to_text
 from keepstep.storage.digest import digest_file, digest_of_blocks, digest_of_bytes
 from keepstep.storage.local import DurableFile, exchange, make_folders, remove_tree, sync_folder
@@ -82,7 +82,6 @@ class Pending:
         self.path, self.number = path, number
         self.scratch = records.temporary_path(path, number)
         self._lock = -1
-        self._is_named = False
 
     def hold(self) -> None:
         """Hold the temporary file, which is there now."""
@@ -97,10 +96,10 @@ class Pending:
 
     def settle(self) -> None:
         """The checkpoint has its name: make that durable, then forget what had the name before."""
-        self._is_named = True
         sync_folder(self.path.parent)
         for number in records.numbers(self.path.parent).get(self.path.name, []):
-            if number < self.number:
+            # One whose temporary file is there still belongs to a save that a signal, or another job, has cut in on.
+            if number < self.number and not os.path.lexists(records.temporary_path(self.path, number)):
                 records.drop(self.path, number)
 
     def commit_folder(self, facts: Facts) -> None:
@@ -116,7 +115,6 @@ class Pending:
         if not os.path.lexists(self.path):
             self.scratch.rename(self.path)
         elif exchange(self.scratch, self.path):
-            self._is_named = True
             sync_folder(self.path.parent)
             self.scratch.rename(doomed)
         else:
@@ -128,11 +126,12 @@ class Pending:
 
     def end(self, is_done: bool) -> None:
         """Let go of it; when it is not done, take away what it has written, but never what another one has."""
-        if not is_done and not self._is_named and self._lock >= 0:
-            # The record first: one without its temporary file would speak of what has the name.
-            records.drop(self.path, self.number)
-            remove_tree(self.scratch)
-        if self._lock >= 0:
+        if self._lock < 0:
+            return
+        try:
+            if not is_done:
+                abandon(self.path, self.number)
+        finally:
             os.close(self._lock)
 
 
