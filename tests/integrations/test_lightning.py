@@ -21,6 +21,7 @@ from keepstep.integrations.lightning import records as records_module
 from keepstep.integrations.lightning import write as write_module
 from keepstep.integrations.lightning.packages import part
 from keepstep.integrations.lightning.verdict import Judged, judge
+from keepstep.plan import layout
 from keepstep.testing.faults import cut, flip_bit, swap
 from tests.rig import forks
 
@@ -196,12 +197,15 @@ def test_what_cannot_be_pickled_is_its_own_error_and_leaves_nothing(tmp_path: Pa
 def test_a_dead_save_is_cleared_away_and_a_living_one_is_not(tmp_path: Path) -> None:
     dead = records_module.temporary_path(tmp_path / "a.ckpt", 4)
     dead.write_bytes(b"x")
+    own = tmp_path / layout.temporary_name(200, 3)
+    own.mkdir()
     with write_module.begun(tmp_path / "b.ckpt") as living:
         assert not dead.exists()
         living.scratch.write_bytes(b"y")
         living.hold()
         save(tmp_path / "c.ckpt", 1)
         assert living.scratch.exists()
+    assert own.exists()
     assert newest_verified(tmp_path) == tmp_path / "c.ckpt"
 
 

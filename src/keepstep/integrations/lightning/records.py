@@ -89,7 +89,7 @@ def under_way(folder: Path) -> list[tuple[str, int, bool]]:
     Raises:
         CouldNotLookError: it cannot be listed.
     """
-    matches = [match for name in sorted(_names(folder)) if (match := _UNDER_WAY.fullmatch(name))]
+    matches = [match for name in sorted(_names(folder)) if (match := _under_way(name))]
     return [(match[1], int(match[3]), match[2] == "del") for match in matches]
 
 
@@ -112,9 +112,7 @@ def names_in(folder: Path) -> list[str]:
     Raises:
         CouldNotLookError: it cannot be listed.
     """
-    return sorted(
-        name for name in _names(folder) if not _UNDER_WAY.fullmatch(name) and not (folder / name).is_symlink()
-    )
+    return sorted(name for name in _names(folder) if not _under_way(name) and not (folder / name).is_symlink())
 
 
 def drop(path: Path, number: int) -> None:
@@ -122,6 +120,11 @@ def drop(path: Path, number: int) -> None:
     for place in (record_path(path, number), facts_path(path, number)):
         with contextlib.suppress(FileNotFoundError):
             place.unlink()
+
+
+def _under_way(name: str) -> re.Match[str] | None:
+    # Those of `save-<step>` belong to a run of keepstep's own in the same folder.
+    return None if layout.attempt_of(name) is not None else _UNDER_WAY.fullmatch(name)
 
 
 def _read(place: Path) -> list[Manifest | None]:
