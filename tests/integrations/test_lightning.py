@@ -13,7 +13,7 @@ import torch
 
 pytest.importorskip("lightning", reason="Lightning is not installed: pip install keepstep[lightning]")
 
-from lightning.pytorch.plugins.io import TorchCheckpointIO
+from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
 
 from keepstep.errors import CouldNotLookError, DamagedCheckpointError, SaveError
 from keepstep.integrations.lightning import VerifiedCheckpointIO, newest_verified
@@ -224,6 +224,20 @@ def test_a_file_that_is_saved_anew_while_it_is_judged(tmp_path: Path, monkeypatc
     assert verdict.judged is Judged.GOOD
     assert verdict.record is not None
     assert verdict.record.order[0] == 2
+
+
+def test_nothing_is_removed_after_an_asynchronous_save_that_failed(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path, io = save(tmp_path / "a.ckpt", 1), VerifiedCheckpointIO()
+    io.writer = AsyncCheckpointIO(io)
+    (tmp_path / "file").touch()
+    io.writer.save_checkpoint(checkpoint(2), tmp_path / "file" / "b.ckpt")
+    io.remove_checkpoint(path)
+    with pytest.raises(SaveError):
+        io.writer.teardown()
+    assert newest_verified(tmp_path) == path
+    assert "a.ckpt is kept" in caplog.text
 
 
 def test_other_addresses_are_left_to_lightning(caplog: pytest.LogCaptureFixture) -> None:

@@ -22,7 +22,7 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 from torch.distributed.fsdp import fully_shard
 
 from keepstep.errors import ConfigError, DamagedCheckpointError
-from keepstep.integrations.lightning import VerifiedCheckpointIO, make_resumable, newest_verified
+from keepstep.integrations.lightning import VerifiedCheckpointIO, enable, make_resumable, newest_verified
 from keepstep.testing.faults import cut, flip_bit
 from tests.rig import forks
 from tests.rig import lightning_job as job
@@ -179,6 +179,22 @@ def test_a_trainer_that_cannot_be_made_resumable_is_refused_by_name(tmp_path: Pa
     again = pickle.loads(pickle.dumps(trainer))
     assert type(again.strategy.checkpoint_io) is VerifiedCheckpointIO
     assert again._checkpoint_connector.resume_start.args == (again._checkpoint_connector,)
+
+
+def test_enabled_for_a_trainer_that_cannot_be_it_warns_and_leaves_it(tmp_path: Path) -> None:
+    class Own(TorchCheckpointIO):
+        pass
+
+    def made() -> bool:
+        enable()
+        enable()
+        logging.basicConfig(filename=tmp_path / "log", force=True)
+        own = pl.Trainer(accelerator="cpu", logger=False, plugins=[Own()])
+        plain = pl.Trainer(accelerator="cpu", logger=False)
+        return type(own.strategy.checkpoint_io) is Own and type(plain.strategy.checkpoint_io) is VerifiedCheckpointIO
+
+    assert forks.values(made) == [True]
+    assert "left as it is, its checkpoints unverified: the Trainer saves by Own" in (tmp_path / "log").read_text()
 
 
 def test_two_ranks_choose_what_rank_0_sees(tmp_path: Path) -> None:
