@@ -1,0 +1,107 @@
+"""Takes away checkpoints of Lightning's, and what saves that died have left."""
+
+import fcntl
+import logging
+import os
+from contextlib import suppress
+from pathlib import Path
+
+from keepstep.integrations.lightning import records
+from keepstep.integrations.lightning.verdict import matches
+from keepstep.storage.local import remove_tree, sync_folder
+
+logger = logging.getLogger("keepstep")
+
+
+def held(path: Path) -> int:
+    """Hold a file or folder for as long as the descriptor that is returned is open; where that works, others can tell.
+
+    Raises:
+        OSError: it cannot be opened.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        logger.info("%s cannot be held: %s", path, error)
+    return descriptor
+
+
+def clean(folder: Path) -> None:
+    """Delete temporary files of saves whose process is gone, and records of checkpoints that are gone.
+
+    What cannot be deleted stays: it harms nothing.
+
+    Raises:
+        CouldNotLookError: the folder cannot be listed.
+    """
+    for name, number, is_deletion in records.under_way(folder):
+        try:
+            if is_deletion:
+                remove_tree(records.doomed_path(folder / name, number))
+            else:
+                _abandon_dead(folder / name, number)
+        except OSError as error:
+            logger.info("what a save of %s has left stays: %s", folder / name, error)
+    for name, numbers in records.numbers(folder).items():
+        for number in numbers:
+            with suppress(OSError):
+                _drop_without_checkpoint(folder / name, number)
+
+
+def abandon(path: Path, number: int) -> None:
+    """Take away what a save has written that did not end. When its checkpoint has its name, that stays.
+
+    Raises:
+        OSError: it cannot be deleted.
+    """
+    scratch = records.temporary_path(path, number)
+    if not os.path.lexists(scratch):
+        return
+    # A folder changes places with the one of its name: then it is the old one that lies here.
+    if scratch.is_dir() and any(one.number == number and matches(path, one) for one in records.records_of(path)):
+        scratch = scratch.rename(records.doomed_path(path, number))
+    else:
+        # The record first: one without its temporary file would speak of what has the name.
+        records.drop(path, number)
+    remove_tree(scratch)
+
+
+def remove(path: Path) -> None:
+    """Delete a checkpoint, then its records; what is gone already is fine.
+
+    Raises:
+        OSError: it cannot be deleted.
+    """
+    numbers = records.numbers(path.parent).get(path.name, [])
+    if path.is_dir() and not path.is_symlink():
+        doomed = records.doomed_path(path, max(numbers, default=1))
+        remove_tree(doomed)
+        path.rename(doomed)
+        # Before its files go: a power cut must not bring it back without them.
+        sync_folder(path.parent)
+        remove_tree(doomed)
+    else:
+        path.unlink(missing_ok=True)
+    # A file that a power cut brings back must have its record still.
+    if path.parent.is_dir():
+        sync_folder(path.parent)
+    for number in numbers:
+        records.drop(path, number)
+
+
+def _abandon_dead(path: Path, number: int) -> None:
+    descriptor = os.open(records.temporary_path(path, number), os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        abandon(path, number)
+    finally:
+        os.close(descriptor)
+
+
+def _drop_without_checkpoint(path: Path, number: int) -> None:
+    # Asked first: a save gives its temporary file the name when its record is there.
+    if os.path.lexists(records.temporary_path(path, number)):
+        return
+    if not os.path.lexists(path) or not records.record_path(path, number).exists():
+        records.drop(path, number)
