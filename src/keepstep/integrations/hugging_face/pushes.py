@@ -89,9 +89,7 @@ class Pushes:
             if self._waiting or self._is_busy:
                 logger.info("waiting for pushes to the Hub")
             if not self._lock.wait_for(lambda: not self._waiting and not self._is_busy, self._longest):
-                logger.warning(
-                    "a push to the Hub has not ended within %.0f s: not waited for any longer", self._longest
-                )
+                logger.warning("a push to the Hub has not ended within %.0f s: it is left alone", self._longest)
 
     def close(self) -> None:
         """End the thread when what it does is done, and give back what is held."""
@@ -115,7 +113,7 @@ class Pushes:
             except (OSError, ValueError, RuntimeError) as error:
                 self.failed += 1
                 logger.warning(
-                    "could not push step %d to the Hub (%s); training goes on, and the next save tries again (%d failed)",
+                    "could not push step %d to the Hub (%s). Training goes on, the next save tries again (%d failed)",
                     waiting.step,
                     error,
                     self.failed,
@@ -128,7 +126,11 @@ class Pushes:
 
     def _push(self, waiting: _Waiting) -> None:
         repo = Repository(self._trainer)
-        common = {"repo_id": repo.name, "folder_path": str(waiting.checkpoint), "revision": repo.revision}
+        common: dict[str, Any] = {
+            "repo_id": repo.name,
+            "folder_path": str(waiting.checkpoint),
+            "revision": repo.revision,
+        }
         if waiting.strategy in ("checkpoint", "all_checkpoints"):
             place = LAST if waiting.strategy == "checkpoint" else waiting.checkpoint.name
             # One commit: whoever looks sees the checkpoint before, or this one, and no file of both.
