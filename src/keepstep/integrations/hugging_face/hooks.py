@@ -34,6 +34,9 @@ _HOOKED = (
 )
 
 
+_SKIP = "skip_first_batches"
+
+
 def enable(**options: Any) -> None:
     """Let every Trainer of this process save, verify and resume through keepstep: for scripts that cannot be edited.
 
@@ -50,7 +53,9 @@ def disable() -> None:
     if _originals:
         trainer_class = _trainer_class()
         for name, original in _originals.items():
-            setattr(trainer_class, name, original)
+            if name != _SKIP:
+                setattr(trainer_class, name, original)
+        _trainer_module().skip_first_batches = _originals.get(_SKIP)
         _originals.clear()
 
 
@@ -68,6 +73,7 @@ def install() -> None:
         if original is not None:
             _originals[name] = original
             setattr(trainer_class, name, _hook(name, original))
+    _install_skip()
     missing = {"train", "_get_output_dir", "_save_checkpoint", "_load_rng_state", "get_batch_samples"} - set(_originals)
     if missing:
         disable()
@@ -77,6 +83,25 @@ def install() -> None:
             f"keepstep does not know the Trainer of transformers {transformers.__version__}: it has no "
             f"{', '.join(sorted(missing))}. docs/hugging-face.md lists the versions that are supported"
         )
+
+
+def _install_skip() -> None:
+    """The Trainer counts what it skips in steps; of a stream only the order of the data knows the place."""
+    module = _trainer_module()
+    skip = _originals[_SKIP] = module.skip_first_batches
+
+    @functools.wraps(skip)
+    def skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:
+        order = getattr(dataloader, "keepstep_order", None)
+        return skip(dataloader, num_batches if order is None else order.to_skip(num_batches))
+
+    module.skip_first_batches = skip_first_batches
+
+
+def _trainer_module() -> Any:
+    import transformers.trainer
+
+    return transformers.trainer
 
 
 def _trainer_class() -> Any:

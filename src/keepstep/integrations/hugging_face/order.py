@@ -134,6 +134,8 @@ class DataOrder:
         self._states: tuple[Any, ...] | None = None
         self._epoch: Epoch | None = None
         self._generator: torch.Generator | None = None
+        self._is_endless = False
+        self._number, self._batches, self._has_begun = 0, 0, False
         self._to_restore: torch.Tensor | None = None
         self.generator_at_start: torch.Tensor | None = None
 
@@ -144,6 +146,7 @@ class DataOrder:
             ConfigError: it holds a stream in workers that live on into the next epoch.
         """
         base = getattr(loader, "base_dataloader", loader)
+        loader.keepstep_order = self
         has_workers = getattr(base, "num_workers", 0) > 0
         is_persistent = has_workers and bool(getattr(base, "persistent_workers", False))
         self._epoch = Epoch(is_shared=is_persistent)
@@ -154,6 +157,8 @@ class DataOrder:
                     "dataloader_persistent_workers with an IterableDataset cannot be resumed exactly: what its workers "
                     "draw goes on from epoch to epoch. Set dataloader_persistent_workers=False"
                 )
+            # To the Trainer all of its passes are one epoch, whose length is the number of steps.
+            self._is_endless = not hasattr(dataset, "__len__")
             return loader
         if dataset is None or isinstance(dataset, SeededDataset):
             return loader
@@ -169,16 +174,28 @@ class DataOrder:
     def epoch_begins(self, number: int) -> None:
         """The next batch that is asked for is the first, or the first after skipped ones, of this epoch."""
         self._states = None
+        if self._is_endless:
+            number = self._number + self._has_begun
+            self._batches = 0 if self._has_begun else self._batches
+        self._has_begun = True
         if self._epoch is not None:
             self._epoch.number = number
         self._number = number
+
+    def has_read(self, batches: int) -> None:
+        """So many more batches of this pass were read."""
+        self._batches += batches
+
+    def to_skip(self, batches: int) -> int:
+        """How many batches are skipped where the Trainer means so many: of a stream, those of the pass it was in."""
+        return self._batches if self._is_endless else batches
 
     @contextlib.contextmanager
     def reading(self) -> Iterator[None]:
         """The body reads batches: it draws from the data's stream, and leaves what the model draws from as it is."""
         models = _random_states()
         if self._states is None:
-            digest = xxhash.xxh3_128_digest(repr(("epoch", self._seed, getattr(self, "_number", 0))).encode())
+            digest = xxhash.xxh3_128_digest(repr(("epoch", self._seed, self._number)).encode())
             random.seed(int.from_bytes(digest[:8], "little"))
             np.random.seed(int.from_bytes(digest[8:12], "little"))
             torch.default_generator.manual_seed(int.from_bytes(digest[8:16], "little") >> 1)
@@ -200,14 +217,17 @@ class DataOrder:
             self.generator_at_start = generator.get_state()
 
     def state(self) -> dict[str, Any]:
-        """What a resume needs: of a sampler with a generator of its own, its states."""
-        if self._generator is None:
-            return {}
-        return {"at_start": self.generator_at_start, "now": self._generator.get_state()}
+        """What a resume needs: of a sampler with a generator of its own, its states; of a stream, the place in it."""
+        state: dict[str, Any] = {"pass": self._number, "batches": self._batches} if self._is_endless else {}
+        if self._generator is not None:
+            state |= {"at_start": self.generator_at_start, "now": self._generator.get_state()}
+        return state
 
     def restore(self, state: dict[str, Any], *, is_mid_epoch: bool) -> None:
         """Take such a state over; the next epoch that begins draws from it."""
         self._to_restore = state.get("at_start" if is_mid_epoch else "now")
+        if self._is_endless:
+            self._number, self._batches = int(state.get("pass", 0)), int(state.get("batches", 0))
 
 
 def _holder_of_sampler(loader: Any) -> Any:

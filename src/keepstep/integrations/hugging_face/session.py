@@ -287,7 +287,9 @@ class Session:
         if not self._is_training:
             return original(*args, **kwargs)
         with self._order.reading():
-            return original(*args, **kwargs)
+            batches, items = original(*args, **kwargs)
+        self._order.has_read(len(batches))
+        return batches, items
 
     def epoch_begins(self) -> None:
         self._order.epoch_begins(int(self._trainer.state.epoch or 0))
