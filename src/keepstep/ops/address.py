@@ -30,6 +30,6 @@ def open_side(address: str) -> Side:
     if is_export(path):
         return safetensors_side(path)
     raise CheckpointNotFoundError(
-        f"{path}: no checkpoint and no export; give a save-<step> or checkpoint-<step> folder, a .safetensors file or "
-        "a folder of them"
+        f"{path}: no checkpoint and no export; give a save-<step> folder (or a Trainer's checkpoint-<step>), a "
+        ".safetensors file or a folder of them"
     )

@@ -9,7 +9,6 @@ from pathlib import Path
 
 from keepstep.errors import CheckpointNotFoundError, ConfigError, CouldNotLookError, RunInUseError
 from keepstep.ops.trainer_look import look_at, own_names
-from keepstep.ops.trainer_state import read_json
 from keepstep.plan import layout
 from keepstep.plan.adopt import AdoptVerdict, adopted_record, judge
 from keepstep.plan.lock import Claim
@@ -18,6 +17,7 @@ from keepstep.plan.trainer_files import ADAPTER_CONFIG, STATE
 from keepstep.provenance.secrets import masked_text
 from keepstep.storage.digest import digest_of_bytes
 from keepstep.storage.folder_files import digest_and_sync, files_below, folders_below
+from keepstep.storage.json_file import read_json
 from keepstep.storage.local import replace_text, sync_folder
 from keepstep.storage.lock import RunLock, acquire_lock, look_at_lock
 from keepstep.storage.naming import naming_in

@@ -37,5 +37,5 @@ def _with_remedy(checkpoint: SurveyedCheckpoint) -> SurveyedCheckpoint:
     found, path = checkpoint.found, checkpoint.path
     if found.condition is not Condition.INCOMPLETE or not is_trainers(path) or os.path.lexists(path / layout.MANIFEST):
         return checkpoint
-    problem = f"{found.problem}; keepstep adopt {path.parent} makes it one that is verified"
+    problem = f"{found.problem} (a Trainer wrote it alone): keepstep adopt {path.parent}"
     return replace(checkpoint, found=replace(found, problem=problem))

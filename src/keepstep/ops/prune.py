@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from keepstep.errors import CouldNotLookError
-from keepstep.ops.trainer_state import read_json
 from keepstep.ops.verify import verify_one
 from keepstep.plan import layout
 from keepstep.plan.layout import Naming
 from keepstep.plan.retention import Verdict, plan_retention
 from keepstep.plan.trainer_files import STATE, base_name
 from keepstep.storage.deletion import delete_checkpoint
+from keepstep.storage.json_file import read_json
 from keepstep.storage.leases import held_steps
 from keepstep.storage.local import remove_tree
 from keepstep.storage.naming import naming_in

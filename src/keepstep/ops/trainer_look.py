@@ -9,11 +9,11 @@ from typing import Any
 
 from keepstep.errors import DamagedCheckpointError, SaveError
 from keepstep.ops.safetensors_source import names_in
-from keepstep.ops.trainer_state import read_json
 from keepstep.plan import layout
 from keepstep.plan.adopt import AdoptFacts
 from keepstep.plan.trainer_files import SAFETENSORS, STATE, dcp_folders, is_archive
 from keepstep.storage.folder_files import files_below
+from keepstep.storage.json_file import read_json
 from keepstep.storage.plain import NotPlainError, open_plain
 from keepstep.storage.survey import SurveyedCheckpoint
 

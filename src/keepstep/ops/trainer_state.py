@@ -1,16 +1,12 @@
 """What a Trainer's checkpoint tells of itself: `trainer_state.json`, its files, and an adapter's configuration."""
 
-import json
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from keepstep.plan.trainer_files import ADAPTER_CONFIG, STATE, base_name, sort_out
-from keepstep.storage.plain import NotPlainError, read_plain
-
-# Losses of every step of a long run.
-_MOST = 512 * 1024 * 1024
+from keepstep.storage.json_file import read_json
 
 
 @dataclass(frozen=True)
@@ -62,15 +58,6 @@ def trainer_facts(checkpoint: Path, names: Collection[str]) -> TrainerFacts:
         scaler=bool(held.scaler),
         rng_ranks=len(held.ranks),
     )
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """A JSON object in a plain file; empty where there is none."""
-    try:
-        found = json.loads(read_plain(path, _MOST))
-    except (OSError, NotPlainError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _number(value: Any) -> float | None:
