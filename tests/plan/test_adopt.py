@@ -47,7 +47,7 @@ def test_the_state_must_be_of_the_step(step: int | None, problem: str) -> None:
 def test_committed_ones_are_left_alone_and_damaged_ones_refused() -> None:
     assert judge(replace(_FACTS, condition=Condition.COMPLETE, files={})).action == "leave"
     verdict = judge(replace(_FACTS, condition=Condition.DAMAGED, problem="x has 1 bytes, not 2", files={}))
-    assert verdict.problems == ("it was committed once and is damaged: x has 1 bytes, not 2",)
+    assert verdict.problems[0].startswith("it was committed once and is damaged: x has 1 bytes, not 2. If a Trainer")
 
 
 def test_the_record_says_what_is_known() -> None:

@@ -53,7 +53,10 @@ def judge(facts: AdoptFacts) -> AdoptVerdict:
     if facts.condition is Condition.COMPLETE:
         return AdoptVerdict(facts.step, "leave")
     if facts.condition is not Condition.INCOMPLETE:
-        problem = f"it was committed once and is {facts.condition.value}: {facts.problem}"
+        problem = (
+            f"it was committed once and is {facts.condition.value}: {facts.problem}. If a Trainer has written it anew "
+            "since, delete its manifest.json and run.json, and adopt it again"
+        )
         return AdoptVerdict(facts.step, "refuse", (problem,))
     if facts.problems and not facts.files:
         return AdoptVerdict(facts.step, "refuse", facts.problems)
