@@ -9,10 +9,10 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from keepstep.errors import ConfigError, DamagedCheckpointError
-from keepstep.export.adapter import export_adapter
+from keepstep.export.adapter import check_adapter, export_adapter
 from keepstep.export.torch_file import export_torch
 from keepstep.export.weights import export_weights
-from tests.rig.trainer_folders import adopt, make_trainer_checkpoint
+from tests.rig.trainer_folders import adopt, commit, make_trainer_checkpoint
 
 
 @pytest.fixture
@@ -117,6 +117,14 @@ def test_an_adapter_with_its_tokenizer(adapter: Path, tmp_path: Path) -> None:
         export_weights(adapter, tmp_path / "other")
     with pytest.raises(ConfigError, match="no adapter 'second'; there are: default"):
         export_adapter(adapter, tmp_path / "other", adapter="second")
+
+
+def test_the_base_of_a_trainers_adapter_is_not_told_by_its_files(tmp_path: Path) -> None:
+    made = make_trainer_checkpoint(tmp_path / "lora", 5, adapter=True, tokenizer=True)
+    commit(made, {"step": 5, "base_model": "some/base", "base_weights": "of the model in memory"})
+    export_adapter(made, tmp_path / "out")
+    save_file({"layer.weight": torch.zeros(4, 8)}, tmp_path / "model.safetensors")
+    check_adapter(tmp_path / "out", base=tmp_path)
 
 
 def test_a_changed_adapter_is_not_exported(adapter: Path, tmp_path: Path) -> None:

@@ -55,12 +55,31 @@ def test_one_that_is_named(run: Path) -> None:
     assert "checkpoint-5 is damaged: optimizer.pt has 3 bytes" in found.problem
 
 
-def test_those_that_are_nobodys_stand_not_against_a_fresh_start(tmp_path: Path) -> None:
+def test_a_folder_with_those_of_a_trainer_alone_is_not_an_empty_one(tmp_path: Path) -> None:
+    assert look_ahead(tmp_path).outcome == "fresh"
+    (tmp_path / "checkpoint-3").mkdir()  # a save of the Trainer that was killed
     assert look_ahead(tmp_path).outcome == "fresh"
     make_trainer_checkpoint(tmp_path, 5)
     found = look_ahead(tmp_path)
-    assert (found.outcome, found.exit_code) == ("fresh", 0)
-    assert "keepstep adopt" in found.notes[0]
+    assert (found.outcome, found.exit_code) == ("failed", 1)
+    assert f"keepstep adopt {tmp_path}" in found.problem
+    adopt(tmp_path / "checkpoint-5")
+    assert look_ahead(tmp_path).step == 5
+
+
+def test_a_run_that_went_on_from_another_folder(run: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    note_line(other, Line(0, 1, None, str(run / "checkpoint-5")))
+    found = look_ahead(other)
+    assert (found.outcome, found.step, found.folder) == ("resume", 5, str(other))
+    assert found.verified > 0
+    plain = make_trainer_checkpoint(tmp_path / "plain", 7)
+    note_line(other, Line(0, 1, None, str(plain)))
+    found = look_ahead(other)
+    assert (found.outcome, found.step, found.verified) == ("resume", 7, 0)
+    assert "cannot be verified" in found.notes[-1]
+    note_line(other, Line(0, 1, None, str(tmp_path / "gone")))
+    assert look_ahead(other).exit_code == 1
 
 
 def test_an_abandoned_line_is_not_taken(run: Path) -> None:

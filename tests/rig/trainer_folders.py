@@ -2,11 +2,14 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
 
 from keepstep.ops.adopt import apply_adopt, plan_adopt
+from keepstep.plan.manifest import FileRecord, Manifest, to_text
+from keepstep.storage.digest import digest_of_bytes
 
 
 def make_trainer_checkpoint(
@@ -42,6 +45,15 @@ def make_trainer_checkpoint(
     }
     (folder / "trainer_state.json").write_text(json.dumps(state))
     return folder
+
+
+def commit(folder: Path, record: dict[str, Any]) -> None:
+    """Make one checkpoint keepstep's, with this run record."""
+    step = record["step"]
+    (folder / "run.json").write_text(json.dumps(record))
+    contents = {path.name: path.read_bytes() for path in folder.iterdir()}
+    files = {name: FileRecord(len(data), digest_of_bytes(data)) for name, data in contents.items()}
+    (folder / "manifest.json").write_text(to_text(Manifest(step, 1, 1, ("model",), files), digest_of_bytes))
 
 
 def adopt(run: Path) -> Path:

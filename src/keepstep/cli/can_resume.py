@@ -98,9 +98,10 @@ def _print_folder(found: "FolderOutlook") -> None:
         print(f"a fresh start: {found.reason} ({found.folder})")
     elif found.checkpoint is not None:
         print(f"resumes from step {found.step} ({found.checkpoint}): {found.reason}")
-        print(f"{human_size(found.verified)} read, every byte as it was written")
-        ranks = "1 rank" if found.world_size == 1 else f"{found.world_size} ranks"
-        print(f"written by {ranks}, {printable(found.record.get('created_at') or 'nobody knows when')}")
+        if found.verified:
+            print(f"{human_size(found.verified)} read, every byte as it was written")
+            ranks = "1 rank" if found.world_size == 1 else f"{found.world_size} ranks"
+            print(f"written by {ranks}, {printable(found.record.get('created_at') or 'nobody knows when')}")
         if found.record.get("adopted") is True:
             print("adopted: keepstep has not seen it being saved, and knows little of the run")
         for name in _FACTS:

@@ -99,8 +99,9 @@ def _export_trainers(
             Outgoing(kind_of(key, weight.dtype, weight.shape, None), weights)
             for key, weight in sorted(weights.weights.items())
         ]
-        identity = {**identity_of(checkpoint), **facts_of(checkpoint, manifest), "adapter": name}
-        return _write(target, tensors, config, beside, identity)
+        # What a Trainer's run record says of the base is a digest of the model in memory, and not of files.
+        facts = {**facts_of(checkpoint, manifest), "base_weights": None, "adapter": name}
+        return _write(target, tensors, config, beside, {**identity_of(checkpoint), **facts})
 
 
 def check_adapter(folder: str | Path, *, base: str | Path | None = None, tokenizer: Any = None) -> None:

@@ -11,13 +11,15 @@ from keepstep.errors import (
     DamagedCheckpointError,
     RunInUseError,
 )
-from keepstep.ops.found import survey_run
+from keepstep.ops.found import is_trainers, survey_run
 from keepstep.ops.trainer_state import TrainerFacts, trainer_facts
 from keepstep.plan import layout
 from keepstep.plan.layout import Naming
 from keepstep.plan.lock import Claim
 from keepstep.plan.manifest import Manifest
-from keepstep.plan.resume import ResumeDecision, Start, decide
+from keepstep.plan.resume import Condition, ResumeDecision, Start, decide
+from keepstep.plan.trainer_files import STATE
+from keepstep.storage.json_file import read_json
 from keepstep.storage.line import abandoned_by, read_line
 from keepstep.storage.lock import look_at_lock
 from keepstep.storage.naming import naming_in
@@ -43,12 +45,12 @@ class FolderOutlook:
         outcome: "fresh", "resume", or "in use", "damaged", "failed".
         exit_code: with which the start would end at once; 0 when it would run.
         folder: the run's folder.
-        checkpoint: from which it would go on; every byte of it was compared with its digest. None for a fresh start.
+        checkpoint: from which it would go on; None for a fresh start.
         step: completed steps.
         reason: why this checkpoint, or why none.
         notes: what is passed over.
         world_size: ranks that had saved it.
-        verified: bytes that were read and are as they were written.
+        verified: bytes that were read and are as they were written; 0 where it has no digests.
         record: its run record.
         trainer: what a Trainer's checkpoint tells.
         problem: the error that the start would end with.
@@ -82,7 +84,8 @@ def look_ahead(path: Path, watch: Watch = lambda done, total: None) -> FolderOut
     folder = path if requested is None else path.resolve().parent
     naming = naming_in(folder) if requested is None else layout.naming_of(path.resolve().name) or layout.NATIVE
     there = {one.found.step: one for one in survey_run(folder).checkpoints}
-    abandoned = abandoned_by(read_line(folder))
+    line = read_line(folder)
+    abandoned = abandoned_by(line)
     found = [one.found for step, one in there.items() if not abandoned(step, one.manifest)]
     decision = decide(found, requested, quarantined_steps(folder), naming)
     notes = tuple(f"{naming.checkpoint_name(one.step)} is passed over: {one.problem}" for one in decision.ignored)
@@ -93,6 +96,14 @@ def look_ahead(path: Path, watch: Watch = lambda done, total: None) -> FolderOut
     outlook = base
     if decision.start is Start.RESUME:
         outlook = _newest_good(base, decision, there, naming, watch)
+    elif line is not None and line.source is not None:
+        outlook = _from_elsewhere(base, Path(line.source), watch)
+    elif plain := [one.path.name for one in there.values() if _is_plain(one)]:
+        problem = (
+            f"{folder} holds checkpoints that keepstep did not write ({', '.join(plain[-3:])}), and none of its own; "
+            f"keepstep adopt {folder} takes the whole ones over"
+        )
+        outlook = replace(base, outcome="failed", exit_code=CheckpointNotFoundError.exit_code, problem=problem)
     claim, holder = look_at_lock(folder)
     if claim is Claim.UNKNOWN:
         note = f"{holder} may hold the folder: a start waits for a sign of life of it"
@@ -101,6 +112,26 @@ def look_ahead(path: Path, watch: Watch = lambda done, total: None) -> FolderOut
         code, problem = RunInUseError.exit_code, f"{folder} is in use by {holder}"
         return replace(outlook, outcome="in use", exit_code=code, problem=problem)
     return outlook
+
+
+def _is_plain(checkpoint: SurveyedCheckpoint) -> bool:
+    """Whether it is one that a Trainer wrote alone. A folder with such is not an empty one."""
+    is_incomplete = checkpoint.found.condition is Condition.INCOMPLETE
+    return is_incomplete and is_trainers(checkpoint.path) and (checkpoint.path / STATE).is_file()
+
+
+def _from_elsewhere(base: FolderOutlook, source: Path, watch: Watch) -> FolderOutlook:
+    """A run that went on from a checkpoint in another folder, and has none of its own yet."""
+    reason = f"the run went on from {source}, and has saved nothing since"
+    if not source.is_dir():
+        problem = f"{source}: there is no such checkpoint, and the run went on from it"
+        return replace(base, outcome="failed", exit_code=CheckpointNotFoundError.exit_code, problem=problem)
+    if (source / layout.MANIFEST).is_file() and layout.any_step_of(source.resolve().name) is not None:
+        return replace(look_ahead(source, watch), folder=base.folder, reason=reason)
+    step = read_json(source / STATE).get("global_step")
+    notes = (*base.notes, f"{source} was not written by keepstep: its content cannot be verified")
+    found = replace(base, outcome="resume", checkpoint=str(source), reason=reason, notes=notes)
+    return replace(found, step=step if isinstance(step, int) else 0)
 
 
 def _newest_good(
