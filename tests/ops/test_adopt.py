@@ -13,9 +13,12 @@ from keepstep.errors import CheckpointNotFoundError, ConfigError, CouldNotLookEr
 from keepstep.ops import adopt as module
 from keepstep.ops.adopt import apply_adopt, plan_adopt
 from keepstep.ops.verify import verify
+from keepstep.plan.guards import Policy, judge
 from keepstep.plan.resume import Condition
+from keepstep.provenance.machine import machine
 from keepstep.provenance.record import SCHEMA_VERSION, RunFacts, collect
 from keepstep.storage.lock import acquire_lock
+from keepstep.storage.run_record import read_true_record
 from keepstep.storage.survey import inspect
 from tests.rig.folders import make_checkpoint
 from tests.rig.trainer_folders import adopt, make_trainer_checkpoint
@@ -53,11 +56,22 @@ def test_it_becomes_a_checkpoint_that_verifies(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["checkpoint-5"]
 
 
-def test_the_record_has_the_fields_of_every_run_record() -> None:
+def test_the_record_has_the_fields_of_every_run_record_but_those_of_the_machine() -> None:
     known = module.adopted_record(step=1, attempt=1, created_at="", world_size=1, base_model=None, transformers=None)
-    expected = ["step", "attempt", "parent_step", "created_at", *collect(RunFacts(), 1), "adopted"]
-    assert list(known) == expected
+    every = ["step", "attempt", "parent_step", "created_at", *collect(RunFacts(), 1), "adopted"]
+    assert list(known) == [name for name in every if name in known]
+    assert set(every) - set(known) == {*machine(), "data_parallel"} - {"transformers"}
     assert known["schema"] == SCHEMA_VERSION
+
+
+def test_what_is_not_known_is_no_difference_at_a_resume(tmp_path: Path) -> None:
+    make_trainer_checkpoint(tmp_path, 5)
+    saved = read_true_record(adopt(tmp_path) / "checkpoint-5")
+    known = {"seed": 1, "global_batch_size": 8, "tokenizer_sha256": "a", "dataset_sha256": "b", "base_weights": "c"}
+    now = {**collect(RunFacts(**known, config={"a": 1}, elastic=False), 1), "git_commit": None}  # type: ignore[arg-type]
+    assert judge(saved, now) == ()
+    (other,) = judge(saved, {**now, "world_size": 2, "data_parallel": 2})
+    assert (other.field, other.policy) == ("world_size", Policy.REFUSE)
 
 
 def test_twice_does_nothing(tmp_path: Path) -> None:

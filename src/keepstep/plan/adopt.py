@@ -83,7 +83,7 @@ def adopted_record(
     base_model: str | None,
     transformers: str | None,
 ) -> dict[str, Any]:
-    """The run record of an adopted checkpoint: what its files tell. All else is not known, and is not compared.
+    """The run record of an adopted checkpoint: what its files tell. All else is not known: null, or not there.
 
     Args:
         step, attempt: completed steps, and the number of the adoption among the attempts of the run.
@@ -109,12 +109,10 @@ def adopted_record(
     return {name: known.get(name) for name in _FIELDS} | {"adopted": True}
 
 
-# In the order of docs/run-record.md.
+# In the order of docs/run-record.md. Of the machine and its packages nothing is known: null would count as another one.
 _FIELDS = (
     *("step", "attempt", "parent_step", "created_at", "schema", "run", "fork_of"),
     *("base_model", "base_revision", "base_weights", "dataset_sha256", "dataset_parts", "fingerprint_rules"),
     *("tokenizer_sha256", "config_sha256", "git_commit", "git_dirty", "git_diff_sha256", "seed", "global_batch_size"),
-    *("hosts", "world_size", "mesh", "data_parallel", "elastic", "is_one_pass"),
-    *("gpu", "gpus_on_host", "cpu", "cpu_capability", "threads", "host"),
-    *("python", "torch", "transformers", "trl", "numpy", "keepstep", "adapters", "accepted", "config"),
+    *("hosts", "world_size", "mesh", "elastic", "is_one_pass", "transformers", "adapters", "accepted", "config"),
 )
