@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from keepstep.errors import SaveError
 from keepstep.storage.digest import digest_of_bytes
 from keepstep.storage.folder_files import digest_and_sync, files_below, folders_below
 
@@ -23,12 +22,12 @@ def test_files_in_folders_too(tmp_path: Path) -> None:
 
 def test_names_of_keepstep_are_refused_or_left_out(tmp_path: Path) -> None:
     (tmp_path / "run.json").write_text("{}")
-    with pytest.raises(SaveError, match=r"run\.json: this name is keepstep's"):
+    with pytest.raises(ValueError, match=r"run\.json: this name is keepstep's"):
         files_below(tmp_path)
     assert files_below(tmp_path, {"run.json"}) == []
 
 
 def test_a_link_belongs_to_no_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
-    with pytest.raises(SaveError, match="only plain files can"):
+    with pytest.raises(ValueError, match="only plain files can"):
         files_below(tmp_path)

@@ -109,9 +109,7 @@ def apply_adopt(plan: AdoptPlan, watch: Watch = lambda done, total: None) -> Ado
             try:
                 _adopt(folder / layout.TRAINER.checkpoint_name(verdict.step), verdict, lock, on_bytes)
                 steps.append(verdict.step)
-            except RunInUseError:
-                raise
-            except OSError as error:
+            except (OSError, ValueError) as error:
                 failed[verdict.step] = str(error)
     finally:
         lock.release()
@@ -119,7 +117,7 @@ def apply_adopt(plan: AdoptPlan, watch: Watch = lambda done, total: None) -> Ado
 
 
 def _adopt(path: Path, verdict: AdoptVerdict, lock: RunLock, on_bytes: Callable[[int], object]) -> None:
-    """Commit one checkpoint. Raises OSError, also where its files change meanwhile."""
+    """Commit one checkpoint. Raises OSError, ValueError; also where its files change meanwhile."""
     times = path.stat()
     for name in own_names(path) - {layout.RUN_RECORD}:
         (path / name).unlink()

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from keepstep.errors import DamagedCheckpointError, SaveError
+from keepstep.errors import DamagedCheckpointError
 from keepstep.ops.safetensors_source import names_in
 from keepstep.plan import layout
 from keepstep.plan.adopt import AdoptFacts
@@ -33,7 +33,7 @@ def look_at(checkpoint: SurveyedCheckpoint) -> AdoptFacts:
         return AdoptFacts(found.step, found.condition, found.problem, {}, None, (problem,) if problem else ())
     try:
         files = dict(files_below(path, own_names(path)))
-    except SaveError as error:
+    except ValueError as error:
         return AdoptFacts(found.step, found.condition, found.problem, {}, None, (str(error),))
     step = read_json(path / STATE).get("global_step")
     is_step = isinstance(step, int) and not isinstance(step, bool)
