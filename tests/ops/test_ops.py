@@ -13,6 +13,7 @@ from keepstep.ops.prune import apply_prune, plan_prune
 from keepstep.ops.show import show
 from keepstep.ops.verify import verify
 from tests.rig.folders import make_checkpoint
+from tests.rig.trainer_folders import make_trainer_checkpoint
 
 
 @pytest.fixture
@@ -84,15 +85,25 @@ import pickle, sys
 pickle.load = pickle.loads = pickle.Unpickler = None
 from pathlib import Path
 import keepstep, keepstep.plan
-from keepstep.ops import listing, prune, show, verify
+from keepstep.ops import adopt, diff, listing, prune, resumable, show, verify
 run = Path(sys.argv[1])
 listing.list_folder(run)
 show.show(run / "save-5")
 list(verify.verify(run))
 prune.apply_prune(prune.plan_prune(run, 2))
+run = Path(sys.argv[2])
+adopt.apply_adopt(adopt.plan_adopt(run))
+listing.list_folder(run)
+show.show(run / "checkpoint-5")
+list(verify.verify(run))
+diff.diff(str(run / "checkpoint-5"), str(run / "checkpoint-10"))
+assert resumable.look_ahead(run).step == 10
+prune.apply_prune(prune.plan_prune(run, 1))
 assert "torch" not in sys.modules
 """
-    subprocess.run([sys.executable, "-c", script, str(run)], check=True)
+    for step in (5, 10):
+        make_trainer_checkpoint(run.parent / "trained", step)
+    subprocess.run([sys.executable, "-c", script, str(run), str(run.parent / "trained")], check=True)
 
 
 def test_pruning_never_trusts_a_damaged_checkpoint_over_a_good_one(run: Path) -> None:

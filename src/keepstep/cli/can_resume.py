@@ -2,21 +2,36 @@
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from keepstep.cli.asked import Accept, From, Rehash, asked_for
-from keepstep.cli.output import print_json
-from keepstep.cli.train import JobFile, Nproc, Overrides
-from keepstep.errors import KeepstepError
+from keepstep.cli.output import human_size, print_json, printable
+from keepstep.cli.train import Nproc, Overrides
+from keepstep.errors import ConfigError, KeepstepError
 
 if TYPE_CHECKING:
     from keepstep.job.can_resume import Outlook
+    from keepstep.ops.resumable import FolderOutlook
+
+_FACTS = (
+    "run",
+    "base_model",
+    "base_weights",
+    "dataset_sha256",
+    "tokenizer_sha256",
+    "seed",
+    "git_commit",
+    "transformers",
+)
 
 
 def command(
-    job: JobFile,
+    job: Annotated[
+        Path, typer.Argument(metavar="JOB.yaml|FOLDER", help="The job's configuration, or the folder of a run.")
+    ],
     nproc: Nproc = 1,
     overrides: Overrides = None,
     go_back: From = None,
@@ -28,8 +43,15 @@ def command(
 
     Exits with the code that the start itself would end with: 3 when it is refused, 0 when it would run.
 
+    Of a folder, such as a Trainer's, it says which checkpoint a start would take, after reading every byte of it.
+
     Example: keepstep can-resume examples/stdlib_lm/train.yaml --set trainer.total_steps=600
     """
+    if job.is_dir():
+        if nproc != 1 or overrides or go_back or accept or rehash:
+            raise ConfigError(f"{job} is a folder: --nproc, --set, --from, --accept and --rehash belong to a JOB.yaml")
+        _of_a_folder(job, as_json=as_json)
+        return
     sys.dont_write_bytecode = True  # not even beside the providers
     from keepstep.cli.logs import set_up_logging
     from keepstep.config.load import load_job
@@ -51,6 +73,47 @@ def command(
     else:
         _print(found)
     raise typer.Exit(found.exit_code)
+
+
+def _of_a_folder(folder: Path, *, as_json: bool) -> None:
+    from keepstep.cli.progress import Bar
+    from keepstep.ops.resumable import FolderOutlook, look_ahead
+
+    try:
+        with Bar("verifying") as bar:
+            found = look_ahead(folder, bar)
+    except KeepstepError as error:
+        if not as_json:
+            raise
+        found = FolderOutlook("failed", error.exit_code, str(folder), problem=str(error))
+    if as_json:
+        print_json(found)
+    else:
+        _print_folder(found)
+    raise typer.Exit(found.exit_code)
+
+
+def _print_folder(found: "FolderOutlook") -> None:
+    if found.outcome == "fresh":
+        print(f"a fresh start: {found.reason} ({found.folder})")
+    elif found.checkpoint is not None:
+        print(f"resumes from step {found.step} ({found.checkpoint}): {found.reason}")
+        if found.verified:
+            print(f"{human_size(found.verified)} read, every byte as it was written")
+            ranks = "1 rank" if found.world_size == 1 else f"{found.world_size} ranks"
+            print(f"written by {ranks}, {printable(found.record.get('created_at') or 'nobody knows when')}")
+        if found.record.get("adopted") is True:
+            print("adopted: keepstep has not seen it being saved, and knows little of the run")
+        for name in _FACTS:
+            if found.record.get(name) is not None:
+                print(f"{name}: {printable(found.record[name])}")
+        if (facts := found.trainer) is not None:
+            left = "" if not facts.max_steps else f", {max(0, facts.max_steps - found.step)} steps remain"
+            print(f"epoch {'?' if facts.epoch is None else f'{facts.epoch:.6g}'}{left}")
+    for note in found.notes:
+        print(f"note: {note}")
+    if found.problem:
+        print(f"keepstep: {found.problem}", file=sys.stderr)
 
 
 def _print(found: "Outlook") -> None:

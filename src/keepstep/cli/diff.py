@@ -17,7 +17,7 @@ _FEW = 10
 
 
 def command(
-    a: Annotated[str, typer.Argument(help="A save-<step> folder, a .safetensors file, or a folder of such files.")],
+    a: Annotated[str, typer.Argument(help="A checkpoint's folder, a .safetensors file, or a folder of such files.")],
     b: Annotated[str, typer.Argument(help="The same, to compare with.")],
     values: Annotated[bool, typer.Option("--values", help="Say by how much numbers differ (reads them all).")] = False,
     top: Annotated[int, typer.Option("--top", min=1, help="Rows of each table of tensors.")] = _FEW,

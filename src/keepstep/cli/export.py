@@ -28,7 +28,7 @@ class DtypeChoice(StrEnum):
 
 
 def command(
-    checkpoint: Annotated[Path, typer.Argument(metavar="CKPT", help="A save-<step> folder.")],
+    checkpoint: Annotated[Path, typer.Argument(metavar="CKPT", help="A save-<step> or checkpoint-<step> folder.")],
     out: Annotated[Path, typer.Argument(help="The folder (or file) to make, or that of an earlier export.")],
     max_shard_size: Annotated[
         str, typer.Option("--max-shard-size", help="Write several files where one would be larger: 5GB, 500MB, ...")
@@ -72,6 +72,9 @@ def command(
 
     Example: keepstep export runs/checkpoints/stdlib-lm/save-400 out --dtype bfloat16
     """
+    if to is FormChoice.safetensors and merge_base is None and _holds_only_an_adapter(checkpoint):
+        _refuse_beside_an_adapter({"--dtype": dtype, "--mapper": mapper, "--source": source, "--ema": ema})
+        to = FormChoice.peft
     if to is FormChoice.peft:
         _export_adapter(checkpoint, out, adapter, beside, without_tokenizer=without_tokenizer, as_json=as_json)
         return
@@ -116,6 +119,28 @@ def command(
     how = "and shares its memory" if to is FormChoice.torch else "which is written once"
     for name, kept in sorted(done.tied.items()):
         print(f"{name} is tied to {kept}, {how}")
+
+
+def _holds_only_an_adapter(checkpoint: Path) -> bool:
+    from keepstep.plan import layout
+
+    if layout.naming_of(checkpoint.name) is not layout.TRAINER:
+        return False
+    from keepstep.export.trainer_checkpoint import holds_only_an_adapter
+
+    return holds_only_an_adapter(checkpoint)
+
+
+def _refuse_beside_an_adapter(options: dict[str, object]) -> None:
+    """An adapter is copied as it was trained."""
+    from keepstep.errors import ConfigError
+
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise ConfigError(
+            f"{', '.join(given)}: the checkpoint holds an adapter, which is copied as it is; --merge-base BASE takes "
+            "them, and writes whole weights"
+        )
 
 
 def _export_adapter(

@@ -52,6 +52,6 @@ def _print_tree(line: Line, indent: str = "") -> None:
         begun.setdefault(int((below.origin or "-0").rpartition("-")[2]), []).append(below)
     for step in sorted({*line.checkpoints, *begun}):
         gone = "" if step in line.checkpoints else "  (not there any more)"
-        print(f"{indent}  save-{step}{gone}")
+        print(f"{indent}  {line.prefix}-{step}{gone}")
         for below in begun.get(step, []):
             _print_tree(below, f"{indent}    ")

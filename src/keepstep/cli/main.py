@@ -5,7 +5,21 @@ from typing import Annotated
 
 import typer
 
-from keepstep.cli import audit, can_resume, convert, diff, export, infer, ls, prune, selftest, show, train, verify
+from keepstep.cli import (
+    adopt,
+    audit,
+    can_resume,
+    convert,
+    diff,
+    export,
+    infer,
+    ls,
+    prune,
+    selftest,
+    show,
+    train,
+    verify,
+)
 from keepstep.cli.output import report_error
 from keepstep.errors import KeepstepError
 
@@ -18,7 +32,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (train, infer, can_resume, ls, show, diff, export, convert, verify, prune, audit, selftest):
+for command in (train, infer, can_resume, ls, show, diff, export, convert, verify, prune, adopt, audit, selftest):
     app.command(command.__name__.rpartition(".")[2].replace("_", "-"))(command.command)
 
 

@@ -10,6 +10,7 @@ from keepstep.plan.guard_text import brief
 
 if TYPE_CHECKING:
     from keepstep.ops.show import Shown
+    from keepstep.ops.trainer_state import TrainerFacts
 
 _IDENTITY = (
     "run",
@@ -28,7 +29,7 @@ _SHOWN_PARENTS = 5
 
 
 def command(
-    checkpoint: Annotated[Path, typer.Argument(help="A save-<step> folder.")],
+    checkpoint: Annotated[Path, typer.Argument(help="A save-<step> or checkpoint-<step> folder.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show one checkpoint.
@@ -56,6 +57,8 @@ def _print(shown: "Shown") -> None:
     parents = shown.parents[:_SHOWN_PARENTS]
     more = f" and {len(shown.parents) - len(parents)} before" if len(shown.parents) > len(parents) else ""
     print(f"parents: {', '.join(map(printable, parents)) + more if parents else 'none: the run began here'}")
+    if shown.trainer is not None:
+        _print_trainer(shown.trainer)
     for one in record.get("accepted") or ():
         if isinstance(one, dict):
             print(f"went on although {printable(one.get('field'))} was {brief(str(one.get('saved')))}", end="")
@@ -70,6 +73,26 @@ def _print(shown: "Shown") -> None:
         for t in shown.largest
     ]
     print(table(("KEY", "DTYPE", "SHAPE", "SIZE"), rows))
+
+
+def _print_trainer(facts: "TrainerFacts") -> None:
+    """What a Trainer's own files tell."""
+    epoch = "epoch ?" if facts.epoch is None else f"epoch {facts.epoch:.6g}"
+    print(f"trainer: {epoch}" + (f", of {facts.max_steps} steps" if facts.max_steps else ""))
+    if facts.best_checkpoint is not None or facts.best_metric is not None:
+        metric = "" if facts.best_metric is None else f" with {facts.best_metric:.6g}"
+        print(f"best so far: {printable(facts.best_checkpoint or '?')}{metric}")
+    print(f"weights: {facts.weights}" + (f" of {printable(facts.base_model)}" if facts.base_model else ""))
+    ranks = "" if facts.rng_ranks == 1 else f" of {facts.rng_ranks} ranks"
+    held = {
+        "optimizer": facts.optimizer,
+        "scheduler": facts.scheduler,
+        "scaler": facts.scaler,
+        f"random states{ranks}": facts.rng_ranks > 0,
+    }
+    absent = [name for name, is_there in held.items() if not is_there and name != "scaler"]
+    print(f"holds {', '.join(name for name, is_there in held.items() if is_there) or 'nothing else'}", end="")
+    print(f"; lacks {', '.join(absent)}" if absent else "")
 
 
 def _print_fields(record: dict[str, Any], names: tuple[str, ...]) -> None:

@@ -9,7 +9,7 @@ from keepstep.cli.output import human_size, print_json
 
 
 def command(
-    path: Annotated[Path, typer.Argument(help="A run's folder, or one save-<step> folder.")],
+    path: Annotated[Path, typer.Argument(help="A run's folder, or one checkpoint in it.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Verify checkpoints; exits with 1 when one is damaged or incomplete.

@@ -3,6 +3,7 @@
 import json
 import logging
 import os
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ from keepstep.export.selection import MODEL, committed, facts_of, identity_of, k
 from keepstep.export.side_files import TOKENIZER_FILES, copy_side_files, find_side_files
 from keepstep.export.source import source_digest
 from keepstep.export.stream import Outgoing, WrittenFile, write_file
+from keepstep.export.trainer_checkpoint import held_files, is_trainers, open_adapter
+from keepstep.plan.manifest import Manifest
 from keepstep.plan.weight_files import header
 from keepstep.provenance.tokenizer import tokenizer_digest
 from keepstep.storage.content import FileDigests, cache_file
@@ -41,7 +44,8 @@ def export_adapter(
     """Write an adapter as `peft.PeftModel.from_pretrained` reads it; the folder appears when it is complete.
 
     Args:
-        checkpoint: a `save-<step>` folder of a model with adapters; of a trainable-only run, or of a whole one.
+        checkpoint: a `save-<step>` folder of a model with adapters; of a trainable-only run, or of a whole one. Or a
+            Trainer's, which has the tokenizer in it, if the Trainer had one.
         target: the folder to make, or that of an earlier export.
         adapter: its name; may be left out where there is one only.
         tokenizer: the folder with the tokenizer's files, which are put beside it.
@@ -59,6 +63,8 @@ def export_adapter(
     checkpoint, target = Path(checkpoint), Path(target)
     check_target(target)
     _, manifest = committed(checkpoint)
+    if is_trainers(checkpoint):
+        return _export_trainers(checkpoint, target, manifest, adapter, tokenizer, without_tokenizer=without_tokenizer)
     record = read_true_record(checkpoint)
     beside = _tokenizer_files(tokenizer, record, without_tokenizer=without_tokenizer)
     try:
@@ -72,6 +78,30 @@ def export_adapter(
             return _write(target, tensors, {**config, **_base_of(record)}, beside, identity)
     except DamageFoundError as error:
         raise DamagedCheckpointError(f"{checkpoint} is damaged and not exported: {error}") from error
+
+
+def _export_trainers(
+    checkpoint: Path,
+    target: Path,
+    manifest: Manifest,
+    adapter: str | None,
+    tokenizer: str | Path | None,
+    *,
+    without_tokenizer: bool,
+) -> dict[str, WrittenFile]:
+    """A verified copy of the adapter that a Trainer's checkpoint holds, and of its tokenizer."""
+    with ExitStack() as stack:
+        name, config, weights = open_adapter(stack, checkpoint, manifest, adapter)
+        own = held_files(checkpoint, manifest, TOKENIZER_FILES) if tokenizer is None and not without_tokenizer else []
+        record = read_true_record(checkpoint)
+        beside = own or _tokenizer_files(tokenizer, record, without_tokenizer=without_tokenizer)
+        tensors = [
+            Outgoing(kind_of(key, weight.dtype, weight.shape, None), weights)
+            for key, weight in sorted(weights.weights.items())
+        ]
+        # What a Trainer's run record says of the base is a digest of the model in memory, and not of files.
+        facts = {**facts_of(checkpoint, manifest), "base_weights": None, "adapter": name}
+        return _write(target, tensors, config, beside, {**identity_of(checkpoint), **facts})
 
 
 def check_adapter(folder: str | Path, *, base: str | Path | None = None, tokenizer: Any = None) -> None:

@@ -138,17 +138,20 @@ def _merged(
 
 def identity_of(checkpoint: Path) -> dict[str, str | int]:
     """What tells one checkpoint's export from another's: step, and the digest of its manifest."""
-    step = layout.step_of(checkpoint.name)
+    step = layout.any_step_of(checkpoint.name)
     manifest = json.loads((checkpoint / layout.MANIFEST).read_text())
     return {"step": step if step is not None else -1, "checkpoint": str(manifest["digest"])}
 
 
 def committed(checkpoint: Path) -> tuple[int, Manifest]:
     """Step and manifest of a checkpoint. Raises ConfigError where it is none, DamagedCheckpointError where it lacks."""
-    step = layout.step_of(checkpoint.name)
+    step = layout.any_step_of(checkpoint.name)
     found = None if step is None else inspect(checkpoint, step)
     if step is None or found is None or found.manifest is None:
-        raise ConfigError(f"{checkpoint} is not a checkpoint of keepstep (a save-<step> folder with a manifest)")
+        adopt = (
+            "; keepstep adopt makes one of a Trainer's" if layout.naming_of(checkpoint.name) is layout.TRAINER else ""
+        )
+        raise ConfigError(f"{checkpoint} is not a checkpoint of keepstep (a save-<step> folder with a manifest){adopt}")
     if found.found.problem:
         raise DamagedCheckpointError(f"{checkpoint} is damaged and not exported: {found.found.problem}")
     return step, found.manifest

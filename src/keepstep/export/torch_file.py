@@ -16,8 +16,9 @@ from keepstep.dcp.source import DamageFoundError
 from keepstep.errors import ConfigError, DamagedCheckpointError, ExportError, KeepstepError
 from keepstep.export.folder import scratch_name
 from keepstep.export.mapper import Mapper
-from keepstep.export.selection import MODEL, Dtype, Selection, Wish, select
+from keepstep.export.selection import MODEL, Dtype, Selection, Wish
 from keepstep.export.stream import Outgoing, WrittenFile, digest_of
+from keepstep.export.trainer_checkpoint import select_any
 from keepstep.export.weights import MAX_SHARD_SIZE, Exported, Watch
 from keepstep.storage.local import free_bytes, make_folders, remove_tree, sync_folder
 
@@ -70,7 +71,7 @@ def export_torch(
     )
     try:
         with ExitStack() as stack:
-            chosen = select(stack, checkpoint, wish)
+            chosen = select_any(stack, checkpoint, wish)
             make_folders(target.parent)
             free = free_bytes(target.parent)
             if free is not None and free < chosen.size:

@@ -23,9 +23,10 @@ from keepstep.export.folder import (
     scratch_name,
 )
 from keepstep.export.mapper import Mapper
-from keepstep.export.selection import MODEL, Dtype, Wish, identity_of, select
-from keepstep.export.side_files import copy_side_files, find_side_files
+from keepstep.export.selection import MODEL, Dtype, Wish, identity_of
+from keepstep.export.side_files import copy_side_files
 from keepstep.export.stream import WrittenFile, write_file
+from keepstep.export.trainer_checkpoint import select_any, side_files_of
 from keepstep.plan.weight_files import INDEX_FILE, SINGLE_FILE, header, index_text
 from keepstep.storage.local import free_bytes
 
@@ -70,14 +71,15 @@ def export_weights(
     """Write the model of a checkpoint as safetensors in Hugging Face's layout; the folder appears when it is complete.
 
     Args:
-        checkpoint: a `save-<step>` folder, of any layout and number of ranks.
+        checkpoint: a `save-<step>` folder, of any layout and number of ranks, or a committed one of a Trainer.
         target: the folder to make. In the folder of an earlier export only keepstep's own files are replaced; a
             folder with anything else is refused.
         source: a safetensors model state that has the weights which a trainable-only checkpoint does not hold.
         weights: what the keys to export begin with; the rest of a key is the tensor's name. `task.ema`, for example.
         dtype: what floats of 16 bits and more are cast to; None leaves all as they are.
         max_shard_size: bytes of tensors in a file, from which on there are several, with an index.
-        side_files: a folder whose configuration and tokenizer files are put beside the weights.
+        side_files: a folder whose configuration and tokenizer files are put beside the weights; by default a Trainer's
+            own ones.
         source_mapper: from the names and shapes of `source` to those of the checkpoint.
         partial: write a trainable-only checkpoint without `source`, as the part of a model that it is.
         mapper: from the checkpoint's names and shapes to those of the files.
@@ -131,8 +133,8 @@ class _Export:
             if self._target.resolve().is_relative_to(self._checkpoint.resolve()):
                 raise ConfigError(f"export to {self._target}: nobody writes into a checkpoint; choose another folder")
             self._dtype = wish.dtype
-            self._beside = [] if side_files is None else find_side_files(side_files)
-            self._selection = select(stack, self._checkpoint, wish)
+            self._beside = side_files_of(self._checkpoint, side_files)
+            self._selection = select_any(stack, self._checkpoint, wish)
 
         self._together("looking", work)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from keepstep.errors import CouldNotLookError
 from keepstep.plan import layout
 from keepstep.storage.lineage import Origin, read_origin
+from keepstep.storage.naming import naming_in
 from keepstep.storage.run_record import read_record
 from keepstep.storage.survey import survey
 
@@ -22,12 +23,14 @@ class Line:
         origin: the checkpoint that it was begun from, `<run>/save-<step>`; None of a run that began at its first step.
         checkpoints: steps of its complete checkpoints, oldest first; that of the origin is not one of its own.
         lines: those that were begun from it.
+        prefix: what its checkpoints are called, without the step.
     """
 
     name: str
     origin: str | None
     checkpoints: tuple[int, ...]
     lines: tuple["Line", ...]
+    prefix: str = layout.NATIVE.prefix
 
 
 def ancestors(checkpoint: Path, step: int) -> tuple[str, ...]:
@@ -36,14 +39,15 @@ def ancestors(checkpoint: Path, step: int) -> tuple[str, ...]:
     One that was deleted since is the last that is known.
     """
     found: list[str] = []
+    naming = layout.naming_of(checkpoint.name) or layout.NATIVE
     origin = read_origin(checkpoint.parent)
     while len(found) < _LONGEST:
-        parent = read_record(checkpoint.parent / layout.checkpoint_name(step)).get("parent_step")
+        parent = read_record(checkpoint.parent / naming.checkpoint_name(step)).get("parent_step")
         if not isinstance(parent, int) or not 0 <= parent < step:
             break
         if origin is not None and parent == origin.step:
             return (*found, origin.text)
-        found.append(layout.checkpoint_name(parent))
+        found.append(naming.checkpoint_name(parent))
         step = parent
     return tuple(found)
 
@@ -56,11 +60,11 @@ def lines_in(folder: Path) -> tuple[Line, ...]:
     """
     if not folder.is_dir():
         raise CouldNotLookError(f"{folder}: there is no such folder")
-    if survey(folder).checkpoints:
+    if survey(folder, naming_in(folder)).checkpoints:
         known = _known(folder.resolve().parent)
         return (_tree(folder.resolve().name, known, ()),)
     known = _known(folder)
-    roots = [name for name, (origin, _) in known.items() if origin is None or origin.run not in known]
+    roots = [name for name, (origin, _, _) in known.items() if origin is None or origin.run not in known]
     lines = [_tree(name, known, ()) for name in roots]
     # Notes that lead in a circle lead to no run: such lines are shown all the same.
     while lost := sorted(known.keys() - {name for line in lines for name in _names(line)}):
@@ -74,23 +78,29 @@ def _names(line: Line) -> Iterator[str]:
         yield from _names(below)
 
 
-_Known = dict[str, tuple[Origin | None, tuple[int, ...]]]
+_Known = dict[str, tuple[Origin | None, tuple[int, ...], str]]
 
 
 def _known(folder: Path) -> _Known:
     found: _Known = {}
     for child in sorted(folder.iterdir()):
-        if child.is_dir() and not child.is_symlink() and (seen := survey(child)).checkpoints:
-            found[child.name] = (read_origin(child), tuple(c.found.step for c in seen.complete))
+        if child.is_dir() and not child.is_symlink() and (seen := survey(child, naming_in(child))).checkpoints:
+            found[child.name] = (
+                read_origin(child),
+                tuple(c.found.step for c in seen.complete),
+                naming_in(child).prefix,
+            )
     return found
 
 
 def _tree(name: str, known: _Known, above: Sequence[str]) -> Line:
-    origin, steps = known.get(name, (None, ()))
+    origin, steps, prefix = known.get(name, (None, (), layout.NATIVE.prefix))
     below = [
         other
-        for other, (one, _) in known.items()
+        for other, (one, _, _) in known.items()
         if one is not None and one.run == name and other not in (*above, name)
     ]
     own = tuple(step for step in steps if origin is None or step != origin.step)
-    return Line(name, origin.text if origin else None, own, tuple(_tree(b, known, (*above, name)) for b in below))
+    return Line(
+        name, origin.text if origin else None, own, tuple(_tree(b, known, (*above, name)) for b in below), prefix
+    )

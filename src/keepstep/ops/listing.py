@@ -4,14 +4,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keepstep.errors import CouldNotLookError
+from keepstep.ops.found import survey_run
 from keepstep.plan import layout
 from keepstep.storage.run_record import read_record
-from keepstep.storage.survey import SurveyedCheckpoint, survey
+from keepstep.storage.survey import SurveyedCheckpoint
 
 
 @dataclass(frozen=True)
 class ListedCheckpoint:
-    """A `save-<step>` folder. `problem` is empty for a complete one."""
+    """A checkpoint's folder. `problem` is empty for a complete one."""
 
     step: int
     path: str
@@ -42,9 +43,9 @@ def list_folder(folder: Path) -> Listing:
     """
     if not folder.exists():
         raise CouldNotLookError(f"{folder}: there is no such folder")
-    if layout.step_of(folder.resolve().name) is not None and (folder / layout.MANIFEST).is_file():
+    if layout.any_step_of(folder.resolve().name) is not None and (folder / layout.MANIFEST).is_file():
         raise CouldNotLookError(f"{folder} is one checkpoint; `keepstep show` describes it")
-    found = survey(folder)
+    found = survey_run(folder)
     listed = tuple(_listed(checkpoint) for checkpoint in found.checkpoints)
     runs = () if listed else tuple(name for name in found.foreign if _holds_checkpoints(folder / name))
     return Listing(str(folder), listed, found.leftovers, found.foreign, runs)
@@ -66,4 +67,4 @@ def _listed(checkpoint: SurveyedCheckpoint) -> ListedCheckpoint:
 
 
 def _holds_checkpoints(folder: Path) -> bool:
-    return folder.is_dir() and any(layout.step_of(child.name) is not None for child in folder.iterdir())
+    return folder.is_dir() and any(layout.any_step_of(child.name) is not None for child in folder.iterdir())

@@ -67,6 +67,27 @@ def safetensors_side(path: Path) -> Side:
     return Side(str(path), "safetensors", None, None, total, None, tuple(files), items)
 
 
+def names_in(file: Path) -> set[str]:
+    """The tensors of one file, of which the header describes every byte.
+
+    Raises:
+        DamagedCheckpointError: the header is not of the format, or does not fit the file, which is cut off, say.
+        CouldNotLookError: it cannot be read.
+    """
+    size, header, begin = _open(file)
+    header.pop("__metadata__", None)
+    end = begin
+    for name, fields in header.items():
+        try:
+            item = _item(name, fields, 0, begin, size - begin)
+        except _HeaderError as error:
+            raise DamagedCheckpointError(f"{reprlib.repr(name)} {error}") from None
+        end = max(end, item.shards[0].data + item.kind.size)
+    if end != size:
+        raise DamagedCheckpointError(f"it has {size} bytes, and its header speaks of {end}")
+    return set(header)
+
+
 def is_export(path: Path) -> bool:
     """Whether a path looks like an export."""
     return bool(_listed(path)) if path.is_dir() else path.name.endswith(SUFFIX) and path.is_file()

@@ -6,13 +6,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from keepstep.errors import CheckpointNotFoundError
+from keepstep.errors import CheckpointNotFoundError, DamagedCheckpointError
+from keepstep.ops.found import is_trainers, open_checkpoint
 from keepstep.ops.lineage import ancestors
-from keepstep.plan import layout
+from keepstep.ops.safetensors_source import is_export, safetensors_side
+from keepstep.ops.trainer_state import TrainerFacts, trainer_facts
+from keepstep.plan.manifest import Manifest
+from keepstep.plan.trainer_files import sort_out
 from keepstep.storage.index import MAX_INDEX, IndexedFile, IndexFormatError, from_bytes
 from keepstep.storage.plain import NotPlainError, read_plain
 from keepstep.storage.run_record import read_record
-from keepstep.storage.survey import SurveyedCheckpoint, inspect
 
 _LARGEST = 10
 
@@ -38,7 +41,7 @@ class Tensor:
 
 @dataclass(frozen=True)
 class Shown:
-    """A checkpoint, from its manifest, run record and indexes."""
+    """A checkpoint, from its manifest, run record and indexes; `trainer` is what one of a Trainer tells."""
 
     path: str
     step: int
@@ -54,27 +57,14 @@ class Shown:
     largest: tuple[Tensor, ...]
     record: dict[str, Any]
     parents: tuple[str, ...]
-
-
-def open_checkpoint(path: Path) -> SurveyedCheckpoint:
-    """Look at one checkpoint folder. Raises CheckpointNotFoundError when the path is none."""
-    step = layout.step_of(path.resolve().name)
-    if step is None or not path.is_dir():
-        raise CheckpointNotFoundError(f"{path}: not a checkpoint; give a save-<step> folder")
-    return inspect(path, step)
+    trainer: TrainerFacts | None = None
 
 
 def show(path: Path) -> Shown:
     """Describe one checkpoint."""
     found = open_checkpoint(path)
     manifest = found.manifest
-    items = [item for file in _indexes(path) for item in file.items]
-    count, size = Counter[str](), Counter[str]()
-    for item in items:
-        component = item.key.split(".", 1)[0]
-        count[component] += 1
-        size[component] += item.length
-    tensors = [Tensor(i.key, i.dtype, i.shape, i.length) for i in items if i.dtype]
+    parts, tensors = _of_a_trainer(path, found.manifest) if is_trainers(path) else _indexed(path)
     model = [t for t in tensors if t.key.startswith("model.")]
     return Shown(
         path=str(path),
@@ -85,13 +75,62 @@ def show(path: Path) -> Shown:
         world_size=manifest.world_size if manifest else None,
         attempt=manifest.attempt if manifest else None,
         files={name: record.size for name, record in manifest.files.items()} if manifest else {},
-        parts=tuple(Part(name, count[name], size[name]) for name in sorted(count)),
+        parts=parts,
         parameters=sum(math.prod(t.shape) for t in model),
         dtypes=dict(Counter(t.dtype for t in tensors)),
         largest=tuple(sorted(tensors, key=lambda t: -t.size)[:_LARGEST]),
         record=read_record(path),
         parents=ancestors(path.absolute(), found.found.step),
+        trainer=trainer_facts(path, _names(path, found.manifest)) if is_trainers(path) else None,
     )
+
+
+def _indexed(path: Path) -> tuple[tuple[Part, ...], list[Tensor]]:
+    items = [item for file in _indexes(path) for item in file.items]
+    tensors = [Tensor(i.key, i.dtype, i.shape, i.length) for i in items if i.dtype]
+    return _parts([(item.key.split(".", 1)[0], item.length) for item in items]), tensors
+
+
+def _of_a_trainer(path: Path, manifest: Manifest | None) -> tuple[tuple[Part, ...], list[Tensor]]:
+    """Tensors by the headers of safetensors files; other state by its files."""
+    names = _names(path, manifest)
+    held = sort_out(names)
+    kinds = []
+    if is_export(path):
+        try:
+            kinds = [item.kind for item in safetensors_side(path).items.values()]
+        except (DamagedCheckpointError, CheckpointNotFoundError):
+            kinds = []  # `verify` is the command that judges
+    parts = [("model", kind.size) for kind in kinds]
+    for component, files in (
+        ("model", () if kinds else (*held.weights, *held.adapters)),
+        ("optimizer", held.optimizer),
+        ("lr_scheduler", held.scheduler),
+        ("scaler", held.scaler),
+        ("rng", held.rng),
+    ):
+        parts += [(component, names[name]) for name in files]
+    return _parts(parts), [Tensor(kind.key, kind.dtype, kind.shape, kind.size) for kind in kinds]
+
+
+def _names(path: Path, manifest: Manifest | None) -> dict[str, int]:
+    """Files and their sizes, by the manifest or, where a Trainer alone wrote it, as they lie there."""
+    if manifest is not None:
+        return {name: record.size for name, record in manifest.files.items()}
+    return {
+        file.relative_to(path).as_posix(): file.lstat().st_size
+        for file in path.rglob("*")
+        if file.is_file() and not file.is_symlink()
+    }
+
+
+def _parts(found: list[tuple[str, int]]) -> tuple[Part, ...]:
+    """Counts and bytes by component."""
+    count, size = Counter[str](), Counter[str]()
+    for component, bytes_ in found:
+        count[component] += 1
+        size[component] += bytes_
+    return tuple(Part(name, count[name], size[name]) for name in sorted(count))
 
 
 def _indexes(path: Path) -> list[IndexedFile]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keepstep.errors import CheckpointNotFoundError, CouldNotLookError, DamagedCheckpointError
-from keepstep.ops.show import open_checkpoint
+from keepstep.ops.found import open_checkpoint
 from keepstep.plan.difference import Kind
 from keepstep.plan.evidence import Digests
 from keepstep.plan.manifest import Manifest
@@ -76,12 +76,7 @@ def checkpoint_side(path: Path) -> Side:
         DamagedCheckpointError: a file of it is missing, or an index is not as it was written.
         CouldNotLookError: it cannot be read.
     """
-    found = open_checkpoint(path)
-    if found.manifest is None and found.found.condition is Condition.INCOMPLETE:
-        raise CheckpointNotFoundError(f"{path}: no committed checkpoint ({found.found.problem}); see keepstep ls")
-    if found.manifest is None or found.found.condition is not Condition.COMPLETE:
-        raise DamagedCheckpointError(f"{path} cannot be compared: {found.found.problem}; see keepstep verify {path}")
-    manifest = found.manifest
+    manifest = committed(path)
     indexes = [
         file for name in sorted(manifest.files) if name.endswith(".index") for file in _index(path, manifest, name)
     ]
@@ -91,13 +86,23 @@ def checkpoint_side(path: Path) -> Side:
     return Side(
         path=str(path),
         form="checkpoint",
-        step=found.found.step,
+        step=manifest.step,
         world_size=manifest.world_size,
         size=manifest.size,
         record=read_record(path),
         files=files,
         items=_items(path, indexes),
     )
+
+
+def committed(path: Path) -> Manifest:
+    """The manifest of a checkpoint whose files are there, with their sizes. Raises as `checkpoint_side`."""
+    found = open_checkpoint(path)
+    if found.manifest is None and found.found.condition is Condition.INCOMPLETE:
+        raise CheckpointNotFoundError(f"{path}: no committed checkpoint ({found.found.problem}); see keepstep ls")
+    if found.manifest is None or found.found.condition is not Condition.COMPLETE:
+        raise DamagedCheckpointError(f"{path} cannot be compared: {found.found.problem}; see keepstep verify {path}")
+    return found.manifest
 
 
 def _index(path: Path, manifest: Manifest, name: str) -> list[IndexedFile]:

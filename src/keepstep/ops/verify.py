@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keepstep.errors import CheckpointNotFoundError
-from keepstep.ops.show import open_checkpoint
+from keepstep.ops.found import open_checkpoint, survey_run
 from keepstep.plan import layout
 from keepstep.plan.resume import Condition
-from keepstep.storage.survey import SurveyedCheckpoint, survey
+from keepstep.storage.survey import SurveyedCheckpoint
 from keepstep.storage.verify import verify_files
 
 
@@ -30,9 +30,9 @@ def targets(path: Path) -> list[SurveyedCheckpoint]:
         CheckpointNotFoundError: there is none.
         CouldNotLookError: the folder cannot be read.
     """
-    if layout.step_of(path.resolve().name) is not None:
+    if layout.any_step_of(path.resolve().name) is not None:
         return [open_checkpoint(path)]
-    found = survey(path).checkpoints
+    found = survey_run(path).checkpoints
     if not found:
         raise CheckpointNotFoundError(f"{path}: no checkpoint there")
     return list(found)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from keepstep.plan.layout import QUARANTINE
+from keepstep.plan.layout import NATIVE, QUARANTINE, Naming
 
 
 class Condition(Enum):
@@ -63,7 +63,12 @@ class ResumeDecision:
         return tuple(f for f in self.ignored if f.condition is Condition.DAMAGED and not f.may_arrive)
 
 
-def decide(found: Sequence[Found], requested: int | None = None, quarantined: Sequence[int] = ()) -> ResumeDecision:
+def decide(
+    found: Sequence[Found],
+    requested: int | None = None,
+    quarantined: Sequence[int] = (),
+    naming: Naming = NATIVE,
+) -> ResumeDecision:
     """Choose what to resume from: the requested step and no other, else the newest complete one.
 
     A `save-<step>` without a manifest never was committed: it does not stand against a fresh start. One whose manifest
@@ -74,7 +79,9 @@ def decide(found: Sequence[Found], requested: int | None = None, quarantined: Se
         found: the `save-<step>` folders.
         requested: the step to resume from, None for the newest.
         quarantined: steps of damaged checkpoints that were moved away.
+        naming: how checkpoints are called there, for the reason.
     """
+    called = naming.checkpoint_name
     newest_first = sorted(found, key=lambda f: f.step, reverse=True)
     complete = tuple(f.step for f in newest_first if f.condition is Condition.COMPLETE)
     bad = tuple(f for f in newest_first if f.condition is not Condition.COMPLETE)
@@ -82,26 +89,28 @@ def decide(found: Sequence[Found], requested: int | None = None, quarantined: Se
         if requested in complete:
             return ResumeDecision(Start.RESUME, (requested,), (), f"step {requested} was asked for")
         there = ", ".join(str(step) for step in complete) or "none"
-        wrong = next((f"; save-{f.step} is {f.condition.value}: {f.problem}" for f in bad if f.step == requested), "")
+        wrong = next(
+            (f"; {called(f.step)} is {f.condition.value}: {f.problem}" for f in bad if f.step == requested), ""
+        )
         if not wrong and requested in quarantined:
-            wrong = f"; save-{requested} was damaged and lies in {QUARANTINE}"
+            wrong = f"; {called(requested)} was damaged and lies in {QUARANTINE}"
         return ResumeDecision(
             Start.NOT_FOUND, (), bad, f"step {requested} was asked for; steps that can be resumed: {there}{wrong}"
         )
     too_new = [f for f in bad if f.condition is Condition.TOO_NEW and f.step > (complete or (-1,))[0]]
     if too_new:
         # Going on from an older one would throw away, in silence, what a newer version has done.
-        return ResumeDecision(Start.TOO_NEW, (), bad, f"save-{too_new[0].step}: {too_new[0].problem}")
+        return ResumeDecision(Start.TOO_NEW, (), bad, f"{called(too_new[0].step)}: {too_new[0].problem}")
     if complete:
         ignored = tuple(f for f in bad if f.step > complete[0])
         return ResumeDecision(Start.RESUME, complete, ignored, f"step {complete[0]} is the newest complete checkpoint")
     damaged = [f for f in bad if f.condition is Condition.DAMAGED]
     if damaged:
         return ResumeDecision(
-            Start.NOTHING_GOOD, (), bad, "; ".join(f"save-{f.step}: {f.problem}" for f in damaged[:3])
+            Start.NOTHING_GOOD, (), bad, "; ".join(f"{called(f.step)}: {f.problem}" for f in damaged[:3])
         )
     if quarantined:
-        names = ", ".join(f"save-{step}" for step in sorted(quarantined, reverse=True)[:3])
+        names = ", ".join(called(step) for step in sorted(quarantined, reverse=True)[:3])
         return ResumeDecision(
             Start.NOTHING_GOOD, (), bad, f"{names} was damaged and lies in {QUARANTINE}; --fresh starts over"
         )

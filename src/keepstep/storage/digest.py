@@ -40,12 +40,13 @@ def digest_of_blocks(digests: bytes) -> str:
     return xxhash.xxh3_128_hexdigest(digests)
 
 
-def digest_file(path: Path) -> tuple[int, bytes]:
-    """Read a file once. Returns its size in bytes and its joined block digests."""
+def digest_file(path: Path, on_bytes: Callable[[int], object] = lambda count: None) -> tuple[int, bytes]:
+    """Read a file once, and tell of the progress. Returns its size in bytes and its joined block digests."""
     size, digests = 0, []
     for piece in _pieces(path):
         size += len(piece)
         digests.append(block_digests(piece))
+        on_bytes(len(piece))
     return size, b"".join(digests)
 
 

@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from keepstep.plan import layout
@@ -10,8 +10,12 @@ from keepstep.plan.manifest import FileRecord
 from keepstep.storage.digest import digest_file, digest_of_blocks
 
 
-def files_below(folder: Path) -> list[tuple[str, int]]:
+def files_below(folder: Path, ours: Collection[str] = ()) -> list[tuple[str, int]]:
     """Names (`a/b`) and sizes of all files of a checkpoint that is not committed yet, in order.
+
+    Args:
+        folder: the checkpoint.
+        ours: names of files that are left out, since keepstep has written them.
 
     Raises:
         ValueError: something there is no regular file, or has a name that cannot stand in a manifest.
@@ -19,6 +23,8 @@ def files_below(folder: Path) -> list[tuple[str, int]]:
     found = []
     for path in sorted(folder.rglob("*")):
         name = path.relative_to(folder).as_posix()
+        if name in ours:
+            continue
         if path.is_dir() and not path.is_symlink():
             continue
         if path.is_symlink() or not path.is_file() or not layout.is_safe_path(name):
@@ -29,8 +35,20 @@ def files_below(folder: Path) -> list[tuple[str, int]]:
     return found
 
 
-def digest_and_sync(folder: Path, names: Sequence[str]) -> dict[str, FileRecord]:
+def folders_below(folder: Path) -> list[Path]:
+    """The folders in a checkpoint, at any depth."""
+    return [path for path in folder.rglob("*") if path.is_dir() and not path.is_symlink()]
+
+
+def digest_and_sync(
+    folder: Path, names: Sequence[str], on_bytes: Callable[[int], object] = lambda count: None
+) -> dict[str, FileRecord]:
     """Digest files while the disk takes them.
+
+    Args:
+        folder: the checkpoint.
+        names: of files below it.
+        on_bytes: told how many bytes more were digested.
 
     Raises:
         OSError: one of them cannot be read or synced.
@@ -49,7 +67,7 @@ def digest_and_sync(folder: Path, names: Sequence[str]) -> dict[str, FileRecord]
     try:
         records = {}
         for name in names:
-            size, digests = digest_file(folder / name)
+            size, digests = digest_file(folder / name, on_bytes)
             records[name] = FileRecord(size, digest_of_blocks(digests))
     finally:
         thread.join()

@@ -23,7 +23,7 @@ from keepstep.plan.lock import BEAT_SECONDS, LEASE_SECONDS, Claim, Process, judg
 from keepstep.storage.local import make_folders, remove_tree
 from keepstep.storage.plain import read_plain
 from keepstep.storage.process import lives, this_process
-from keepstep.storage.survey import survey
+from keepstep.storage.survey import last_attempt, survey
 
 logger = logging.getLogger("keepstep")
 
@@ -174,13 +174,13 @@ def _take(folder: Path, lease: float) -> int | None:
     if before and not _is_free(folder, before, holder, lease):
         return None
     # Counted from the lock that was judged: several who judge the same one want the same number, and one gets it.
-    number = max(before, survey(folder).last_attempt) + 1
+    number = max(before, last_attempt(folder)) + 1
     try:
         _make(folder, number)
     except FileExistsError:
         return None
     others = [other for other in _numbers(folder) if other not in (before, number)]
-    if survey(folder).last_attempt >= number or any(other > before for other in others):
+    if last_attempt(folder) >= number or any(other > before for other in others):
         # Somebody has come since that lock was looked at, and may have left again.
         _path(folder, number).unlink(missing_ok=True)
         return None
@@ -314,7 +314,7 @@ def _newest(folder: Path) -> tuple[int, Process | None]:
 
 
 def _next_number(folder: Path) -> int:
-    return max(survey(folder).last_attempt, *_numbers(folder), 0) + 1
+    return max(last_attempt(folder), *_numbers(folder), 0) + 1
 
 
 def _numbers(folder: Path) -> list[int]:

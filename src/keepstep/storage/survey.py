@@ -82,6 +82,11 @@ def survey(folder: Path, naming: Naming = layout.NATIVE) -> Survey:
     return Survey(tuple(sorted(checkpoints, key=lambda c: c.found.step)), tuple(leftovers), tuple(foreign))
 
 
+def last_attempt(folder: Path) -> int:
+    """The highest attempt that left a trace in a run's folder, whatever its naming. Raises as `survey`."""
+    return max(survey(folder, naming).last_attempt for naming in layout.NAMINGS)
+
+
 def inspect(path: Path, step: int) -> SurveyedCheckpoint:
     """Judge one `save-<step>` folder by its manifest and the sizes of its files.
 
