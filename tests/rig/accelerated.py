@@ -1,9 +1,7 @@
 """A loop with Accelerate: an MLP with dropout on 22 shuffled samples that are their own id."""
 
-import json
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,7 +12,9 @@ from accelerate.utils import DataLoaderConfiguration, DistributedType, FullyShar
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from keepstep.integrations.accelerate import load_state, resumable, save_state
+from keepstep.integrations.accelerate import close, load_state, resumable, save_state
+from keepstep.integrations.accelerate.attached import Attached
+from tests.rig import forks
 
 
 class Samples(Dataset[tuple[int, torch.Tensor]]):
@@ -49,12 +49,12 @@ class Loop:
         folder: the run's.
         loader: settings of Accelerate's loaders.
         period: saves come every so many steps.
-        stop: ends there, as a crash would.
+        stop: saves and ends there.
     """
 
     folder: str
     total: int = 14
-    period: int = 1
+    period: int = 100
     keep: int | None = 2
     stop: int | None = None
     loader: tuple[tuple[str, bool], ...] = ()
@@ -79,6 +79,8 @@ def accelerator(job: Loop) -> Accelerator:
         made.state.distributed_type = DistributedType.FSDP
         PartialState._shared_state["distributed_type"] = DistributedType.FSDP
         made.state.fsdp_plugin = FullyShardedDataParallelPlugin(fsdp_version=2, cpu_ram_efficient_loading=False)
+    # Ranks may be killed: they have met before.
+    made._keepstep = Attached(forks.world)
     return made
 
 
@@ -113,18 +115,14 @@ def train(job: Loop) -> dict[str, Any]:
             optimizer.zero_grad()
         counter.count += len(ids)
         rows[step] = [batches.epoch, ids.tolist(), rate.hex(), loss.item().hex(), made.step]
-        if made.sync_gradients and step % job.period == 0:
+        if step == job.stop or step % job.period == 0:
             save_state(made, job.folder, step, num_to_keep=job.keep)
         if step == job.stop:
             break
+    close(made)
     return {"start": start, "rows": rows, "weights": weights(model), "count": counter.count}
 
 
 def weights(model: nn.Module) -> dict[str, Any]:
     whole = {name: getattr(value, "full_tensor", lambda v=value: v)() for name, value in model.state_dict().items()}
     return {name: value.tolist() for name, value in whole.items()}
-
-
-def note(job: Loop, path: Path) -> None:
-    """As `train`, into a file: for ranks that may be killed."""
-    path.write_text(json.dumps(train(job)))

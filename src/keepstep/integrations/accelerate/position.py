@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.utils.data import BatchSampler
+from torch.utils.data import BatchSampler, IterableDataset
 
 from keepstep.state.rng import read_states
 
@@ -42,7 +42,7 @@ def has_workers(loader: Any) -> bool:
 
 
 def forget(loader: Any) -> None:
-    """Let a stateful loader begin an epoch like any other, without the state that it has loaded or drawn for already."""
+    """Let a stateful loader begin an epoch like any other, without state that it has loaded or drawn for already."""
     base = _base(loader)
     if getattr(base, "next_iter_state", None) is not None or getattr(base, "_initial_iter_for_state_dict", False):
         base.load_state_dict({})
@@ -110,9 +110,13 @@ def sampler_of(loader: Any) -> Any:
 
 def skip(loader: Any, batches: int) -> Any:
     """A loader of what is left of an epoch after so many batches."""
-    from accelerate import skip_first_batches
-    from accelerate.data_loader import SkipBatchSampler
+    from accelerate import PartialState, skip_first_batches
+    from accelerate.data_loader import DataLoaderDispatcher, SkipBatchSampler
 
+    is_stream = isinstance(loader.dataset, IterableDataset)
+    if isinstance(loader, DataLoaderDispatcher) and not is_stream and not loader.split_batches:
+        # There the main process reads a batch for each rank, and Accelerate skips what it reads.
+        batches *= PartialState().num_processes
     rest = skip_first_batches(loader, batches)
     skipping = rest.sampler if isinstance(rest.sampler, BatchSampler) else rest.batch_sampler
     if isinstance(skipping, SkipBatchSampler):
