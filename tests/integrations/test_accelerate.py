@@ -17,7 +17,7 @@ from keepstep.errors import (
     RunInUseError,
     StateMismatchError,
 )
-from keepstep.integrations.accelerate import Checkpoints, close, disable, enable, load_state, save_state
+from keepstep.integrations.accelerate import Checkpoints, close, disable, enable, load_state, resumable, save_state
 from keepstep.integrations.accelerate.files import missing_files
 from keepstep.plan.layout import TRAINER
 from keepstep.storage.survey import survey
@@ -249,6 +249,10 @@ def test_what_no_checkpoint_holds_is_not_saved(tmp_path: Path) -> None:
             save_state(made, tmp_path, 1)
         with pytest.raises(ConfigError, match="whole number"):
             save_state(made, tmp_path, -1)
+        with pytest.raises(ConfigError, match="num_to_keep"):
+            save_state(made, tmp_path, 1, num_to_keep=0)
+        with pytest.raises(ConfigError, match="position"):
+            resumable(made, [])
         with pytest.raises(ConfigError, match="num_to_keep"):
             Checkpoints(made, tmp_path, num_to_keep=0)
 

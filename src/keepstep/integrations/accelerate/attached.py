@@ -6,6 +6,7 @@ from typing import Any
 from keepstep.dist.world import World, current_world
 from keepstep.errors import ConfigError
 from keepstep.integrations.accelerate.loader import ResumableLoader
+from keepstep.integrations.accelerate.position import is_known
 
 _NAME = "_keepstep"
 
@@ -40,11 +41,11 @@ def number_of(accelerator: Any, loader: Any) -> int:
     """Which of the prepared loaders this is.
 
     Raises:
-        ConfigError: it is none of them.
+        ConfigError: it is none of them, or one of a plugin or a TPU.
     """
     for number, prepared in enumerate(accelerator._dataloaders):
-        if prepared is loader:
+        if prepared is loader and is_known(loader):
             return number
     raise ConfigError(
-        "this loader was not prepared by this accelerator: pass the one that accelerator.prepare(...) has returned"
+        "the position of this loader cannot be kept: pass what accelerator.prepare(...) has returned, on CPU or GPU"
     )

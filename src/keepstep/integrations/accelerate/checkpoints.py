@@ -45,6 +45,7 @@ class Checkpoints:
 
     Raises:
         ConfigError: one of these has a value that cannot be.
+        ResumeError: the data could not be looked at.
     """
 
     def __init__(
@@ -72,7 +73,8 @@ class Checkpoints:
         self._beside = attached(accelerator)
         self._world = self._beside.world
         self._run = RunFolder(self.folder, self._world, naming=TRAINER)
-        facts = facts_of(accelerator, self._beside, self.folder, facts)
+        with agreed(self._world, "looking at the data of this run", ResumeError):
+            facts = facts_of(accelerator, self._beside, self.folder, facts)
         self._identity = RunIdentity(self.folder, self._world, facts, self._config, accept, naming=TRAINER)
         self._last_step: int | None = None
         self._has_looked = False
@@ -191,6 +193,8 @@ class Checkpoints:
     def _refuse_what_cannot_be_saved(self, step: int) -> None:
         if type(step) is not int or step < 0:
             raise ConfigError(f"step must be a whole number, 0 or more, not {step!r}")
+        if self.num_to_keep is not None and (type(self.num_to_keep) is not int or self.num_to_keep < 1):
+            raise ConfigError(f"num_to_keep must be a whole number, 1 or more, or None, not {self.num_to_keep!r}")
         if not self._accelerator.sync_gradients:
             raise ConfigError(
                 f"step {step} is within the accumulation of gradients, and no checkpoint holds gradients: save where "

@@ -8,7 +8,7 @@ import torch
 
 from keepstep.errors import StateMismatchError
 from keepstep.integrations.accelerate.attached import Attached
-from keepstep.integrations.accelerate.position import Begun, draws_of, set_draws, set_epoch
+from keepstep.integrations.accelerate.position import Begun, draws_of, is_known, set_draws, set_epoch
 from keepstep.state.codec import decode, encode
 
 logger = logging.getLogger("keepstep")
@@ -22,8 +22,11 @@ def file_name(rank: int) -> str:
 def write_loaders(accelerator: Any, beside: Attached, folder: Path, rank: int) -> None:
     """Write them. Raises OSError when that fails."""
     _warn_of_lost_positions(accelerator, beside)
-    states = []
+    states: list[dict[str, Any]] = []
     for number, loader in enumerate(accelerator._dataloaders):
+        if not is_known(loader):
+            states.append({"epoch": None, "stateful": None})
+            continue
         tracked = beside.loaders.get(number)
         begun = tracked.note() if tracked is not None else beside.pending.get(number)
         states.append(
@@ -45,7 +48,9 @@ def read_loaders(accelerator: Any, path: Path) -> tuple[list[dict[str, Any]], li
     Raises:
         StateMismatchError: another number of loaders is prepared now.
     """
-    content = torch.load(path, weights_only=True)
+    from accelerate.utils import load
+
+    content = load(path)
     states, own = decode(content["loaders"], {}), content["stateful"]
     if len(states) != len(accelerator._dataloaders):
         raise StateMismatchError(
@@ -59,6 +64,8 @@ def set_loaders(accelerator: Any, beside: Attached, found: tuple[list[dict[str, 
     """Let all prepared loaders stand where they were. Draws nothing."""
     beside.pending.clear()
     for number, (loader, state, own) in enumerate(zip(accelerator._dataloaders, *found, strict=True)):
+        if state["epoch"] is None or not is_known(loader):
+            continue
         begun = None if state["begun"] is None else Begun(**state["begun"])
         set_draws(loader, state["draws"])
         set_epoch(loader, state["epoch"])

@@ -69,6 +69,11 @@ def _base(loader: Any) -> Any:
     return getattr(loader, "base_dataloader", loader)
 
 
+def is_known(loader: Any) -> bool:
+    """Whether it is one of Accelerate's own loaders; those of plugins and TPUs have no position."""
+    return hasattr(loader, "iteration") and hasattr(loader, "dataset")
+
+
 def source_of(loader: Any) -> dict[str, Any]:
     """What the order of the epoch that begins now will be drawn from. Draws nothing."""
     return {"random": read_states(devices=False), **draws_of(loader)}
