@@ -4,6 +4,8 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
+# Accelerate imports it late, for seconds: here it comes once, and not in each forked rank.
+import datasets  # noqa: F401
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
