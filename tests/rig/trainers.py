@@ -107,10 +107,9 @@ class Rates(TrainerCallback):
         self.is_stream = isinstance(train_dataloader.dataset, IterableDataset)
 
     def on_log(self, args: Any, state: Any, control: Any, logs: Any = None, **more: Any) -> None:
-        names = [
-            name for name in logs if not name.startswith("train_") and "runtime" not in name and "time" not in name
-        ]
-        names = [name for name in names if "per_second" not in name]
+        # Times differ, and to a Trainer an epoch of a stream is another after a resume.
+        names = [name for name in logs if not name.startswith("train_") and "time" not in name]
+        names = [name for name in names if "per_second" not in name and (name != "epoch" or not self.is_stream)]
         self.rows.append({"step": state.global_step, **{name: _bits(logs[name]) for name in names}})
 
 

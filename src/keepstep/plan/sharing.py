@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 # Bytes of the digest that tells one place in a checkpoint from another.
 PLACE_SIZE = 16
+_PIECE = 64 * 1024
 
 
 @dataclass(frozen=True)
@@ -61,11 +62,12 @@ def share_files(sizes: Sequence[tuple[str, int]], ranks: int) -> list[list[str]]
     """
     shares: list[list[str]] = [[] for _ in range(ranks)]
     loads = [0] * ranks
-    for name, size in sorted(sizes, key=lambda one: (-one[1], one[0])):
+    # Counted in pieces: a file that is a few bytes longer this time goes to the same rank.
+    for name, size in sorted(sizes, key=lambda one: (-(one[1] // _PIECE), one[0])):
         rank = min(range(ranks), key=loads.__getitem__)
         shares[rank].append(name)
-        loads[rank] += size + 1
-    return shares
+        loads[rank] += size // _PIECE
+    return [sorted(share) for share in shares]
 
 
 def assign(listings: Sequence[Listing], loads: Sequence[int]) -> list[Assignment]:

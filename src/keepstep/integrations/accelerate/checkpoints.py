@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from keepstep.checkpoint.folder_resume import choose
-from keepstep.checkpoint.folder_save import files_below, save_folder
+from keepstep.checkpoint.folder_save import save_folder
 from keepstep.checkpoint.identity import RunIdentity
 from keepstep.checkpoint.resume import Resumed, look, refuse
 from keepstep.checkpoint.run_folder import RunFolder
@@ -26,6 +26,7 @@ from keepstep.integrations.accelerate.loader_states import write_loaders
 from keepstep.integrations.accelerate.loading import Prepared
 from keepstep.plan.layout import TRAINER
 from keepstep.provenance.record import RunFacts
+from keepstep.storage.folder_files import files_below
 
 logger = logging.getLogger("keepstep")
 
