@@ -2,7 +2,8 @@
 
 import copy
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,12 @@ class _Told:
     """What is done after a commit, for the step that it is of.
 
     `state`: the trainer's as it was then. `pushes`: whether the Trainer asked for a push; `tells`: the callbacks' turn,
-    which comes at once where the Trainer waits for the commit.
+    which comes at once where the Trainer waits for the commit. `best`: the best checkpoint before this save.
     """
 
     request: SaveRequest
     state: Any
+    best: str | None
     pushes: bool = False
     tells: bool = False
     is_last: bool = False
@@ -69,6 +71,8 @@ class Saves:
         self._told: _Told | None = None
         self._pushes = Pushes(trainer, folder)
         self._size = 0
+        self._may_tell = True
+        self._tell_callbacks: Callable[..., Any] = trainer.callback_handler.on_save
         self.last_step: int | None = start.step or None
 
     @property
@@ -89,9 +93,10 @@ class Saves:
         Raises:
             SaveError: on every rank. Nothing was committed, earlier checkpoints are untouched.
         """
+        self._may_tell = False
         self.wait()
         request = self._request()
-        told = _Told(request, None, is_last=is_last)
+        told = _Told(request, None, self._trainer.state.best_model_checkpoint, is_last=is_last)
 
         def write_all(content: Path) -> None:
             write(request.temporary)
@@ -110,9 +115,10 @@ class Saves:
                 return
             saved = self._saver.save(request, write_all, lambda content: None, self._size)
         except SaveError as error:
-            self._failed.take(error, request.step, is_needed=is_last)
+            self._has_failed(told, error)
             return
         self._has_saved(told, saved, "sync")
+        self._may_tell = True
 
     def hear(self) -> None:
         """Hear how a save in the background has ended, if it has on all ranks. Called after every step."""
@@ -127,7 +133,7 @@ class Saves:
         try:
             saved = self._saver.wait()
         except SaveError as error:
-            self._failed.take(error, told.request.step, is_needed=told.is_last)
+            self._has_failed(told, error)
             return
         if saved is not None:
             self._has_saved(told, saved, "async")
@@ -158,13 +164,44 @@ class Saves:
         if best is not None and Path(best).parent == request.temporary:
             state.best_model_checkpoint = str(self._folder / Path(best).name)
 
+    def _has_failed(self, told: _Told, error: SaveError) -> None:
+        """What would have been the best checkpoint is not there: the one before stays it. Raises SaveError."""
+        state = self._trainer.state
+        best = layout.TRAINER.step_of(Path(state.best_model_checkpoint).name) if state.best_model_checkpoint else None
+        if best == told.request.step:
+            state.best_model_checkpoint = told.best
+        self._failed.take(error, told.request.step, is_needed=told.is_last)
+
+    @contextmanager
+    def telling(self) -> Iterator[None]:
+        """While the body trains, `on_save` reaches callbacks only where a checkpoint was committed.
+
+        The Trainer calls it as soon as it has handed a checkpoint over: before that is committed, where it is written
+        in the background, and also where it has failed.
+        """
+        handler = self._trainer.callback_handler
+        tell = handler.on_save
+
+        def on_save(args: Any, state: Any, control: Any) -> Any:
+            if self._may_tell:
+                return tell(args, state, control)
+            control.should_save = False
+            return control
+
+        handler.on_save = on_save
+        self._tell_callbacks = tell
+        try:
+            yield
+        finally:
+            del handler.on_save
+
     def _has_saved(self, told: _Told, saved: SavedFolder, mode: str) -> None:
         self._failed.forget()
         self.last_step, self._size = saved.step, saved.size
         self._tell(told.request, saved, mode)
         if told.tells:
             trainer = self._trainer
-            trainer.callback_handler.on_save(trainer.args, told.state, copy.copy(trainer.control))
+            self._tell_callbacks(trainer.args, told.state, copy.copy(trainer.control))
         if told.pushes:
             self._pushes.push(told.request.final)
 

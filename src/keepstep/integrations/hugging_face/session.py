@@ -79,11 +79,12 @@ class Session:
                 if resume_from_checkpoint is None and self._options.auto_resume:
                     resume_from_checkpoint = True
                 self._start = self._choose(resume_from_checkpoint)
-                try:
-                    output = original(self._start.path_for_trainer, trial, *rest, **more)
-                except _AlreadyCompleteError:
-                    output = self._already_complete()
-                self._saves.finish()
+                with self._saves.telling():
+                    try:
+                        output = original(self._start.path_for_trainer, trial, *rest, **more)
+                    except _AlreadyCompleteError:
+                        output = self._already_complete()
+                    self._saves.finish()
             if self._stops:
                 self._note_stop()
             return output

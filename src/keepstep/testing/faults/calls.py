@@ -95,9 +95,10 @@ def committed_step(log: Path) -> int:
         if call.name not in ("rename", "renameat", "renameat2") or call.result != 0:
             continue
         paths = _PATH.findall(call.arguments)
-        old, new = (layout.step_of(path.rpartition("/")[2]) for path in paths[-2:])
-        if new is not None:
+        old, new = (layout.any_step_of(path.rpartition("/")[2]) for path in paths[-2:])
+        if ".tmp-" in paths[-1]:  # its folder could not be synced: taken back
+            if old is not None and ".tmp-" not in paths[-2]:
+                steps.discard(old)
+        elif new is not None:
             steps.add(new)
-        elif old is not None and ".tmp-" in paths[-1]:  # its folder could not be synced: taken back
-            steps.discard(old)
     return max(steps)
