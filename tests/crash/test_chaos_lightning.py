@@ -5,7 +5,6 @@ Every point is read from its result file and judged strictly, as in test_chaos.p
 
 import json
 import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -15,37 +14,13 @@ import pytest
 pytest.importorskip("lightning", reason="Lightning is not installed: pip install keepstep[lightning]")
 
 from tests.rig import forks
-
-ROOT = Path(__file__).parents[2]
+from tests.rig.chaos import bench, judge
 
 
 def chaos(work: Path, ranks: int) -> int:
     """Run it; returns the number of crash points. Fails on any that is not a PASS of a crash that happened."""
-    site = work / "site"
-    site.mkdir()
-    (site / "sitecustomize.py").write_text(
-        f"import sys\nsys.path.insert(1, {str(ROOT / 'src')!r})\n"
-        "from keepstep.integrations.lightning import enable\nenable()\n"
-    )
-    command = [sys.executable, "-m", "ckpt_chaos", "bench", "lightning_trainer"]
-    command += ["--ranks", str(ranks), "--jobs", "2" if ranks == 1 else "1", "--work", str(work / "chaos")]
-    environment = {**os.environ, "CKPT_CHAOS_PREPEND_PYTHONPATH": str(site), "PYTHONDONTWRITEBYTECODE": "1"}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False, cwd=work)
-    print(done.stdout)
-    assert done.returncode == 0, done.stdout + done.stderr
-    results = [json.loads(file.read_text()) for file in sorted((work / "chaos").glob("pt_*/result.json"))]
-    control = [result for result in results if result["label"].startswith("no crash")]
-    points = [result for result in results if result not in control]
-    assert [(one["rc"], one["outcome"]["resumed_from_step"]) for one in control] == [(0, 10)]
-    for result in points:
-        outcome, label = result["outcome"], result["label"]
-        assert result["crashed"], f"{label} did not crash"
-        assert not result["drift"], f"{label} met another event than planned"
-        assert not outcome["raised"], f"{label} failed to resume: {outcome['raised']}"
-        assert outcome["weights_diff"] == 0, f"{label} ended in another state"
-        assert outcome["ranks_agree"], f"{label}: the ranks differ"
-        assert outcome["resumed_from_step"] >= outcome["newest_complete_step"] >= 5, f"{label} lost work"
-    assert {outcome["resumed_from_step"] for outcome in (one["outcome"] for one in points)} == {5, 10}
+    points = bench(work, "lightning_trainer", "keepstep.integrations.lightning", ranks)
+    judge(points)
     # What has been saved by keepstep leaves its record, so it was there.
     assert (work / "chaos" / "dry" / "out" / "checkpoints" / ".keepstep" / "files").is_dir()
     return len(points)
