@@ -47,6 +47,14 @@ class TestTraces:
             (['rename("/r/.save-2.tmp-1", "/r/save-2") = 0', 'rename("/r/save-2", "/r/.save-2.del-1") = 0'], 2),
             (['rename("/r/.save-2.tmp-1", "/r/save-2") = 0', 'rename("/r/save-2", "/r/.save-2.tmp-1") = 0'], 0),
             (['renameat2(AT_FDCWD, "/r/.save-4.tmp-2", AT_FDCWD, "/r/save-4", RENAME_EXCHANGE) = 0'], 4),
+            (['rename("/r/.checkpoint-4.tmp-1/checkpoint-4", "/r/checkpoint-4") = 0'], 4),
+            (
+                [
+                    'rename("/r/.checkpoint-4.tmp-1/checkpoint-4", "/r/checkpoint-4") = 0',
+                    'rename("/r/checkpoint-4", "/r/.checkpoint-4.tmp-1/checkpoint-4") = 0',
+                ],
+                0,
+            ),
         ],
     )
     def test_a_step_is_committed_when_it_has_its_name_also_if_it_is_gone(
