@@ -41,7 +41,7 @@ def run_matrix(
     """Kill `rank` of `size` at every `every`-th system call of each kind; then resume and compare."""
     reference = tmp / "reference"
     reference.mkdir()
-    expected = [_without_start(one) for one in forks.values(lambda: subject.job(reference), size)]
+    expected = [without_start(one) for one in forks.values(lambda: subject.job(reference), size)]
     counted, _ = _run(subject, tmp / "counted", size, rank, None, threads)
     assert [one.status for one in counted] == [0] * size
     report = CrashReport.of(count(tmp / f"trace-{rank}"), CALLS)
@@ -54,7 +54,7 @@ def run_matrix(
         ended, committed = _run(subject, folder, size, rank, kill, threads)
         report.points += 1
         report.not_killed += not ended[rank].killed
-        problem = _resume(subject, folder, max(committed, subject.newest(folder)), reference, expected, size)
+        problem = resume_problem(subject, folder, max(committed, subject.newest(folder)), reference, expected, size)
         if problem:
             report.bad.append(f"killed at {kill.call} {kill.n} on rank {rank}: {problem}")
     return report
@@ -89,14 +89,15 @@ def _run(
     return ended, max(committed_step(tracer.log) for tracer in tracers)
 
 
-def _resume(subject: Subject, folder: Path, newest: int, reference: Path, expected: list[Any], size: int) -> str:
+def resume_problem(subject: Subject, folder: Path, newest: int, reference: Path, expected: list[Any], size: int) -> str:
+    """Start the job once more in a folder that a kill has left; what is wrong then, empty when nothing is."""
     ended = forks.run(lambda: subject.job(folder), size)
     for one in ended:
         if one.error is not None or one.status:
             return f"the resume failed: {one.error!r} (status {one.status})"
         if one.value["start"] != newest:
             return f"resumed from {one.value['start']}, but {newest} was committed"
-    if [_without_start(one.value) for one in ended] != expected:
+    if [without_start(one.value) for one in ended] != expected:
         return "another final state"
     try:
         subject.check_log(reference, folder)
@@ -105,5 +106,6 @@ def _resume(subject: Subject, folder: Path, newest: int, reference: Path, expect
     return ""
 
 
-def _without_start(value: dict[str, Any]) -> dict[str, Any]:
+def without_start(value: dict[str, Any]) -> dict[str, Any]:
+    """The final state of a job."""
     return {key: part for key, part in value.items() if key != "start"}
