@@ -21,6 +21,7 @@ def chaos(work: Path, ranks: int) -> int:
     """Run it; returns the number of crash points. Fails on any that is not a PASS of a crash that happened."""
     points = bench(work, "lightning_trainer", "keepstep.integrations.lightning", ranks)
     judge(points)
+    assert {one["outcome"]["resumed_from_step"] for one in points} == {5, 10}
     # What has been saved by keepstep leaves its record, so it was there.
     assert (work / "chaos" / "dry" / "out" / "checkpoints" / ".keepstep" / "files").is_dir()
     return len(points)

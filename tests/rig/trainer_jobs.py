@@ -45,11 +45,16 @@ def newest(folder: Path) -> int:
     return max([0, *(found.found.step for found in survey(folder, TRAINER).complete)])
 
 
-def meet() -> None:
-    """Let transformers find the ranks of a forked process; nothing is left of what its parent was."""
+def reset() -> None:
+    """A forked process is not what its parent was."""
     PartialState._reset_state()
     AcceleratorState._reset_state(True)
     GradientState._reset_state()
+
+
+def meet() -> None:
+    """Let transformers find the ranks of a forked process."""
+    reset()
     if dist.is_initialized():
         # Asked for only; the ranks have met already.
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="1", LOCAL_WORLD_SIZE=os.environ["WORLD_SIZE"])
