@@ -500,3 +500,29 @@ def test_a_run_that_stopped_early_is_finished(tmp_path: Path, told: Any) -> None
     assert started(tmp_path, **BEST, callbacks=callbacks()).state.global_step == 6
     assert "Training is already complete" in told()
     assert content(tmp_path) == before
+
+
+def test_a_model_card_that_cannot_be_written_ends_nothing(tmp_path: Path, told: Any) -> None:
+    class Cards(Trainer):
+        """As the trainers of TRL do."""
+
+        def _save_checkpoint(self, model: Any, trial: Any) -> None:
+            self.create_model_card()
+            super()._save_checkpoint(model, trial)
+
+        def create_model_card(self, *args: Any, **kwargs: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+    made = started(tmp_path, kind=Cards)
+    assert committed(tmp_path) == [2, 4, 6]
+    assert "could not write the model card" in told()
+    assert "create_model_card" not in vars(made)
+
+
+def test_a_loader_of_the_users_own_stays(tmp_path: Path) -> None:
+    made = make_resumable(short(tmp_path), handle_signals=False)
+    loader = made.get_train_dataloader()
+    own = made.get_train_dataloader = lambda: loader
+    made.train()
+    assert made.get_train_dataloader is own
+    assert committed(tmp_path) == [2, 4, 6]

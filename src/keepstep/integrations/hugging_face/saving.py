@@ -21,6 +21,7 @@ from keepstep.integrations.hugging_face.extras import save_extras
 from keepstep.integrations.hugging_face.memory import lacks_memory
 from keepstep.integrations.hugging_face.options import Options
 from keepstep.integrations.hugging_face.pushes import Pushes
+from keepstep.integrations.hugging_face.replaced import replaced
 from keepstep.integrations.hugging_face.starting import Start
 from keepstep.plan import layout
 from keepstep.storage.save_log import SaveLog
@@ -188,12 +189,9 @@ class Saves:
             control.should_save = False
             return control
 
-        handler.on_save = on_save
         self._tell_callbacks = tell
-        try:
+        with replaced(handler, "on_save", on_save):
             yield
-        finally:
-            del handler.on_save
 
     def _has_saved(self, told: _Told, saved: SavedFolder, mode: str) -> None:
         self._failed.forget()

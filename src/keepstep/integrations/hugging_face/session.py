@@ -24,6 +24,7 @@ from keepstep.integrations.hugging_face.jit import take_over_jit
 from keepstep.integrations.hugging_face.options import Options
 from keepstep.integrations.hugging_face.order import DataOrder
 from keepstep.integrations.hugging_face.refusals import refuse_what_cannot_be_resumed
+from keepstep.integrations.hugging_face.replaced import replaced
 from keepstep.integrations.hugging_face.saving import Saves
 from keepstep.integrations.hugging_face.starting import Start, choose_start
 from keepstep.plan import layout
@@ -75,7 +76,7 @@ class Session:
         refuse_what_cannot_be_resumed(trainer)
         self._open(Path(trainer._get_output_dir(trial)), trial)
         try:
-            with self._getting_data(), self._listening():
+            with self._getting_data(), self._listening(), self._sparing_model_cards():
                 if resume_from_checkpoint is None and self._options.auto_resume:
                     resume_from_checkpoint = True
                 self._start = self._choose(resume_from_checkpoint)
@@ -278,11 +279,8 @@ class Session:
         """While this trains, its loader draws from the data's stream. On the object, over what subclasses do."""
         trainer, order = self._trainer, self._order
         get = trainer.get_train_dataloader
-        trainer.get_train_dataloader = lambda: order.take_over(get())
-        try:
+        with replaced(trainer, "get_train_dataloader", lambda: order.take_over(get())):
             yield
-        finally:
-            del trainer.get_train_dataloader
 
     def get_batch_samples(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         if not self._is_training:
@@ -296,6 +294,21 @@ class Session:
         self._order.epoch_begins(int(self._trainer.state.epoch or 0))
 
     # Hooks of the steps and the saves.
+
+    @contextmanager
+    def _sparing_model_cards(self) -> Iterator[None]:
+        """TRL writes a README into the run's folder before each save: one that cannot be written ends no training."""
+        trainer = self._trainer
+        write = trainer.create_model_card
+
+        def create_model_card(*args: Any, **kwargs: Any) -> None:
+            try:
+                write(*args, **kwargs)
+            except OSError as error:
+                logger.warning("could not write the model card: %s", error)
+
+        with replaced(trainer, "create_model_card", create_model_card):
+            yield
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
