@@ -54,7 +54,7 @@ def test_twins(name: str, tmp_path: Path) -> None:
     _check(name, tmp_path, STOPS.get(name, (8, 19)))
 
 
-@pytest.mark.layouts
+@pytest.mark.trainers
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", CASES)
 def test_ten_stops(name: str, tmp_path: Path) -> None:
