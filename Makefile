@@ -72,6 +72,7 @@ bench: setup
 	$(BIN)/python -m benchmarks.export
 	$(BIN)/python -m benchmarks.data
 	$(BIN)/python -m benchmarks.fingerprint
+	$(BIN)/python -m benchmarks.trainer
 
 clean:
 	rm -rf .venv runs
