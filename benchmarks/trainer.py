@@ -2,9 +2,8 @@
 
 python -m benchmarks.trainer --gib 1.5 --saves 5 --dir /scratch --json result.json
 
-The saves of the kinds take turns: a kind's trainer makes a step, saves and waits until everything it began is over, then
-comes the next kind. "stall" is what the save takes out of `train()`; the plain Trainer does not sync, so a second row has
-its time with an fsync of every file, which is what keepstep's saves include.
+Each kind has a trainer of its own, in turns. "stall" is what a save takes out of `train()`; the plain Trainer does not
+sync, so a second row has its time with an fsync of every file, which is what keepstep includes in its saves.
 """
 
 import argparse
