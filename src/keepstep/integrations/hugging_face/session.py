@@ -99,7 +99,8 @@ class Session:
         self._order = DataOrder(int(args.seed))
         self._notice = StopNotice()
         self._stops = False
-        self._extras: dict[str, Any] | None = None
+        self._loss: Any = None
+        self._carried: Any = None
         self._is_training = True
 
     def _close(self) -> None:
@@ -246,7 +247,7 @@ class Session:
         found = extras.read_extras(start.path, self._world.rank)
         if found is not None:
             extras.apply_extras(trainer, found, start.path)
-            extras.apply_loss(trainer, found)
+            self._carried = extras.apply_loss(trainer, found)
             self._order.restore(found.get("order", {}), is_mid_epoch=bool(found.get("is_mid_epoch")))
 
     def _relocate_best(self, state: Any) -> None:
@@ -296,6 +297,14 @@ class Session:
 
     # Hooks of the steps and the saves.
 
+    def maybe_log_save_evaluate(self, original: Callable[..., Any], tr_loss: Any, *args: Any, **kwargs: Any) -> Any:
+        """The sum of losses since the last log passes by here, in every version of the Trainer."""
+        if self._carried is not None:
+            tr_loss += self._carried.to(tr_loss.device)
+            self._carried = None
+        self._loss = tr_loss
+        return original(tr_loss, *args, **kwargs)
+
     @contextmanager
     def _listening(self) -> Iterator[None]:
         if self._options.takes_signals:
@@ -339,7 +348,7 @@ class Session:
 
         order = {"order": self._order.state(), "is_mid_epoch": not float(state.epoch or 0).is_integer()}
         self._has_delayed_push = False
-        self._saves.save(write, order, is_last=is_last, push=lambda: self._has_delayed_push)
+        self._saves.save(write, order, self._loss, is_last=is_last, push=lambda: self._has_delayed_push)
 
     def push_from_checkpoint(self, original: Callable[..., Any], checkpoint_folder: str) -> None:
         """Nothing is pushed from a folder that is not committed: the push is made up for after the commit."""
