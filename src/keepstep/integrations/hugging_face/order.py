@@ -246,6 +246,16 @@ def _holder_of_sampler(loader: Any) -> Any:
     return None if is_seeded or not hasattr(found.sampler, "__len__") else found
 
 
+@contextlib.contextmanager
+def untouched_random_states() -> Iterator[None]:
+    """What the body draws is drawn by nobody else."""
+    states = _random_states()
+    try:
+        yield
+    finally:
+        _set_random_states(states)
+
+
 def _random_states() -> tuple[Any, ...]:
     return random.getstate(), np.random.get_state(), torch.get_rng_state()
 
