@@ -5,7 +5,7 @@ export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 # Threads that wait by spinning bring a busy machine to a standstill.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: setup run test lint unit crash soak fuzz layouts slow real bench clean
+.PHONY: setup run test lint unit crash soak fuzz layouts trainers slow real bench clean
 
 setup: .venv/.ready
 
@@ -32,7 +32,7 @@ lint: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not crash and not soak and not fuzz and not slow and not layouts and not real"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not crash and not soak and not fuzz and not slow and not layouts and not trainers and not real"
 
 # The whole crash matrix: a kill at every system call of a save, and ckpt-chaos. Prints its counts last.
 crash: setup
@@ -49,6 +49,10 @@ fuzz: setup
 # Every layout at the save with every layout at the load; prints the table.
 layouts: setup
 	$(BIN)/python -m pytest tests/distributed/test_layouts.py -m layouts
+
+# Trainers of transformers and TRL, stopped at ten steps each, against runs that were not stopped.
+trainers: setup
+	$(BIN)/python -m pytest tests/integrations -m trainers
 
 # What needs a lot of memory or disk: a tensor above 4 GiB.
 slow: setup
@@ -68,6 +72,7 @@ bench: setup
 	$(BIN)/python -m benchmarks.export
 	$(BIN)/python -m benchmarks.data
 	$(BIN)/python -m benchmarks.fingerprint
+	$(BIN)/python -m benchmarks.trainer
 
 clean:
 	rm -rf .venv runs

@@ -18,6 +18,31 @@ DECIDED_ELSEWHERE = tuple(
         r"\w+\.num_workers",
     )
 )
+# Arguments of the Hugging Face Trainer and of those built on it.
+_OF_TRAINERS = (
+    (
+        r"training_arguments\.(data_seed|train_sampling_strategy|group_by_length|length_column_name|dataloader_drop_last|"
+        r"packing.*|max_length|max_seq_length|shuffle_dataset|num_generations|generation_batch_size|steps_per_generation|"
+        r"num_iterations)",
+        "refuse",
+        "samples would come in another order, or in other batches",
+    ),
+    (
+        r"training_arguments\.(max_steps|num_train_epochs)",
+        "accept",
+        "the run ends at another step; the learning-rate schedule moves with it",
+    ),
+    (
+        r"training_arguments\.(learning_rate|lr_scheduler_.*|warmup_.*|weight_decay|adam_.*)",
+        "accept",
+        "the new value holds from the next step on",
+    ),
+    (
+        r"training_arguments\.(per_device_train_batch_size|gradient_accumulation_steps)",
+        "warn",
+        "sums are made in another order: results differ in the last bits",
+    ),
+)
 _RULES = (
     (r"\w+\.data\.shuffle", "refuse", "samples would come in another order"),
     (r"\w+\.total_steps", "accept", "the run ends at another step; a rate in percent of the steps moves with it"),
@@ -28,6 +53,7 @@ _RULES = (
     (r"\w+\.optimizer\..*", "warn", "the value that was saved with the optimizer stays in force"),
     (r"\w+\.max_gradient_norm", "warn", "the new value holds from the next step on"),
     (r"providers\..*", "warn", "another function makes this part of the job"),
+    *_OF_TRAINERS,
 )
 _OTHER = ("warn", "the job is configured in another way")
 

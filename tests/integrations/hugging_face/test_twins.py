@@ -5,17 +5,23 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transformers import TrainingArguments
 
 from keepstep.errors import ConfigError
 from tests.rig.trainers import Numbers, Stream, assert_twins, run, tiny_trainer
 
+BY_LENGTH: dict[str, Any] = (
+    {"train_sampling_strategy": "group_by_length"}
+    if "train_sampling_strategy" in TrainingArguments.__dataclass_fields__
+    else {"group_by_length": True}  # transformers 4
+)
 CASES: dict[str, dict[str, Any]] = {
     "shuffled": {},
     "randomness in samples and collator": {"draws": True},
     "workers": {"draws": True, "dataloader_num_workers": 2},
     "workers that live on": {"draws": True, "dataloader_num_workers": 2, "dataloader_persistent_workers": True},
     "accumulation": {"gradient_accumulation_steps": 3, "max_steps": 20},
-    "grouped by length": {"train_sampling_strategy": "group_by_length"},
+    "grouped by length": BY_LENGTH,
     "logs in between saves": {"logging_steps": 4},
     "a stream": {"stream": True},
     "a stream in workers": {"stream": True, "dataloader_num_workers": 2},
@@ -54,7 +60,7 @@ def test_twins(name: str, tmp_path: Path) -> None:
     _check(name, tmp_path, STOPS.get(name, (8, 19)))
 
 
-@pytest.mark.layouts
+@pytest.mark.trainers
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("name", CASES)
 def test_ten_stops(name: str, tmp_path: Path) -> None:

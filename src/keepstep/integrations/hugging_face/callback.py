@@ -12,10 +12,13 @@ class KeepstepCallback(TrainerCallback):  # type: ignore[misc, unused-ignore]
         self._session = session
 
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        self._session.train_begins(control)
+        self._session.train_begins()
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._session.epoch_begins()
+
+    def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        self._session.epoch_ends()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         self._session.step_ends(control)

@@ -14,6 +14,7 @@ REFERENCE = "keepstep_reference_model.safetensors"
 
 # Attributes of trainers of TRL (and of some before it) that change from step to step. Values are plain, or trees with
 # tensors: token counts, metrics between two logs, and the completions that GRPO goes on to train on.
+_LOSS, _LOGGED = "_tr_loss", "_globalstep_last_logged"
 _ATTRIBUTES = (
     "_total_train_tokens",
     "_metrics",
@@ -29,16 +30,16 @@ def name_of(rank: int) -> str:
     return _NAME.format(rank)
 
 
-def save_extras(trainer: Any, folder: Path, rank: int, more: dict[str, Any]) -> None:
+def save_extras(trainer: Any, folder: Path, rank: int, more: dict[str, Any], loss: torch.Tensor | None) -> None:
     """Write this rank's part, and on the main process a reference model that is trained along.
 
     Raises:
         UnsupportedStateError: an attribute holds what cannot be stored.
     """
-    held = {name: getattr(trainer, name) for name in _ATTRIBUTES if name in vars(trainer)}
-    if isinstance(getattr(trainer, "_tr_loss", None), torch.Tensor):
-        held["_tr_loss"] = trainer._tr_loss.detach().cpu()
-        held["_globalstep_last_logged"] = trainer._globalstep_last_logged
+    held = {name: _plain(getattr(trainer, name)) for name in _ATTRIBUTES if name in vars(trainer)}
+    if loss is not None:
+        held[_LOSS] = loss.detach().cpu().clone()
+        held[_LOGGED] = trainer._globalstep_last_logged
     tensors: dict[str, torch.Tensor] = {}
     tree = encode({"attributes": held, **more}, "trainer", tensors)
     torch.save({"tree": tree, "tensors": tensors}, folder / name_of(rank))
@@ -68,7 +69,7 @@ def read_extras(folder: Path, rank: int) -> dict[str, Any] | None:
 def apply_extras(trainer: Any, extras: dict[str, Any], folder: Path) -> None:
     """Put it back."""
     for name, value in extras["attributes"].items():
-        if name in ("_tr_loss", "_globalstep_last_logged"):
+        if name in (_LOSS, _LOGGED):
             continue
         present = getattr(trainer, name, None)
         if isinstance(present, dict) and isinstance(value, dict):
@@ -82,14 +83,23 @@ def apply_extras(trainer: Any, extras: dict[str, Any], folder: Path) -> None:
         load_model(reference, os.fspath(folder / REFERENCE))
 
 
-def apply_loss(trainer: Any, extras: dict[str, Any]) -> None:
-    """Put back what the loss has summed up since the last log, so that the next log is of the same steps."""
-    held = extras["attributes"]
-    if isinstance(getattr(trainer, "_tr_loss", None), torch.Tensor) and isinstance(held.get("_tr_loss"), torch.Tensor):
-        trainer._tr_loss = held["_tr_loss"].to(trainer._tr_loss.device)
-        trainer._globalstep_last_logged = held["_globalstep_last_logged"]
-        # The mean over this call's steps leaves out what was summed before it.
-        trainer._total_loss_scalar -= float(held["_tr_loss"])
+def apply_loss(trainer: Any, extras: dict[str, Any]) -> torch.Tensor | None:
+    """Put back what the loss has summed up since the last log, so that the next log is of the same steps.
+
+    Returns:
+        The sum, where the Trainer keeps it in a variable of its loop (transformers 4): to be added at the first step.
+    """
+    held = extras["attributes"].get(_LOSS)
+    if not isinstance(held, torch.Tensor):
+        return None
+    trainer._globalstep_last_logged = extras["attributes"][_LOGGED]
+    # The mean over this call's steps leaves out what was summed before it.
+    trainer._total_loss_scalar -= float(held)
+    present = getattr(trainer, _LOSS, None)
+    if not isinstance(present, torch.Tensor):
+        return held
+    trainer._tr_loss = held.to(present.device)
+    return None
 
 
 def _moving_reference(trainer: Any) -> Any:
@@ -98,6 +108,13 @@ def _moving_reference(trainer: Any) -> Any:
         return None
     reference = getattr(trainer, "ref_model", None)
     return None if reference is None else trainer.accelerator.unwrap_model(reference)
+
+
+def _plain(value: Any) -> Any:
+    """The same with plain dicts: what a `defaultdict` makes its values with cannot be stored, and is still there."""
+    if isinstance(value, dict):
+        return {name: _plain(held) for name, held in value.items()}
+    return [_plain(held) for held in value] if type(value) is list else value
 
 
 def _update(present: dict[Any, Any], value: dict[Any, Any]) -> None:

@@ -15,19 +15,20 @@ _originals: dict[str, Callable[..., Any]] = {}
 _for_all: list[Options] = []
 
 # All of these are methods of the base class, and `Session` has a method of the same name without the underscores
-# that is given the original. The last two are those of transformers 4.
+# that is given the original. The last two are only in transformers 4.
 _HOOKED = (
     "train",
     "_get_output_dir",
     "_save_checkpoint",
     "_push_from_checkpoint",
     "_finish_current_push",
-    "_load_from_checkpoint",
     "_load_optimizer_and_scheduler",
     "_load_rng_state",
     "_load_callback_state",
     "_load_best_model",
     "get_batch_samples",
+    "evaluate",
+    "_maybe_log_save_evaluate",
     "_finalize_training",
     "_sorted_checkpoints",
     "_rotate_checkpoints",
@@ -93,7 +94,11 @@ def _install_skip() -> None:
     @functools.wraps(skip)
     def skip_first_batches(dataloader: Any, num_batches: int = 0) -> Any:
         order = getattr(dataloader, "keepstep_order", None)
-        return skip(dataloader, num_batches if order is None else order.to_skip(num_batches))
+        if order is None:
+            return skip(dataloader, num_batches)
+        skipped = skip(dataloader, order.to_skip(num_batches))
+        order.take_over_skipped(skipped)
+        return skipped
 
     module.skip_first_batches = skip_first_batches
 

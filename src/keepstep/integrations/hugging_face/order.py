@@ -216,6 +216,11 @@ class DataOrder:
                 self._to_restore = None
             self.generator_at_start = generator.get_state()
 
+    def take_over_skipped(self, loader: Any) -> None:
+        """A loader that leaves out what was done of an epoch is of that epoch; accelerate before 1.13 forgets that."""
+        if hasattr(loader, "iteration"):
+            loader.iteration = self._number
+
     def state(self) -> dict[str, Any]:
         """What a resume needs: of a sampler with a generator of its own, its states; of a stream, the place in it."""
         state: dict[str, Any] = {"pass": self._number, "batches": self._batches} if self._is_endless else {}
@@ -239,6 +244,16 @@ def _holder_of_sampler(loader: Any) -> Any:
         return None
     is_seeded = type(found.sampler).__name__ == "SeedableRandomSampler"
     return None if is_seeded or not hasattr(found.sampler, "__len__") else found
+
+
+@contextlib.contextmanager
+def untouched_random_states() -> Iterator[None]:
+    """What the body draws is drawn by nobody else."""
+    states = _random_states()
+    try:
+        yield
+    finally:
+        _set_random_states(states)
 
 
 def _random_states() -> tuple[Any, ...]:

@@ -81,13 +81,14 @@ class Saves:
         return self._told is not None
 
     def save(
-        self, write: Callable[[Path], None], more: dict[str, Any], *, is_last: bool, push: Callable[[], bool]
+        self, write: Callable[[Path], None], more: dict[str, Any], loss: Any, *, is_last: bool, push: Callable[[], bool]
     ) -> None:
         """Save the present step, or begin to.
 
         Args:
             write: lets the Trainer write; given the folder in which it makes `checkpoint-<step>`.
             more: of the order of the data.
+            loss: what the loss has summed up since the last log; None where that is not known.
             is_last: no later save makes up for this one.
             push: asked afterwards whether the Trainer wanted to push.
 
@@ -101,7 +102,7 @@ class Saves:
 
         def write_all(content: Path) -> None:
             write(request.temporary)
-            self._complete(request, content, more)
+            self._complete(request, content, more, loss)
             told.pushes = push()
 
         if self._in_background and lacks_memory(self._trainer, self._world):
@@ -149,7 +150,7 @@ class Saves:
 
         self._saver.start(request, take, lambda: taken[0].write(), lambda content: None, self._size)
 
-    def _complete(self, request: SaveRequest, content: Path, more: dict[str, Any]) -> None:
+    def _complete(self, request: SaveRequest, content: Path, more: dict[str, Any], loss: Any) -> None:
         trainer, world = self._trainer, self._world
         content.mkdir(exist_ok=True)
         self._name_best(request)
@@ -157,7 +158,7 @@ class Saves:
             # It was written with the name of the temporary folder, where this is the best one.
             trainer.state.save_to_json(str(content / "trainer_state.json"))
         if not trainer.args.save_only_model:
-            save_extras(trainer, content, world.rank, more)
+            save_extras(trainer, content, world.rank, more, loss)
 
     def _name_best(self, request: SaveRequest) -> None:
         state = self._trainer.state

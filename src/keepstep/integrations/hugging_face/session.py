@@ -1,7 +1,6 @@
 """One trainer under keepstep: what happens at each hook (`hooks.py`), from the start of `train()` to its end."""
 
 import logging
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import timedelta
@@ -9,22 +8,21 @@ from pathlib import Path
 from typing import Any
 
 from keepstep.checkpoint.failed_saves import FailedSaves
-from keepstep.checkpoint.folder_resume import verify_together
 from keepstep.checkpoint.identity import RunIdentity, with_dataset
 from keepstep.checkpoint.run_folder import RunFolder
 from keepstep.checkpoint.stop import StopNotice
 from keepstep.checkpoint.watchdog import watched
 from keepstep.dist.agree import agreed
 from keepstep.dist.world import World, current_world
-from keepstep.errors import DamagedCheckpointError, ResumeError, StopRequested
-from keepstep.integrations.hugging_face import extras, settings
+from keepstep.errors import ResumeError, StopRequested
 from keepstep.integrations.hugging_face.callback import KeepstepCallback
 from keepstep.integrations.hugging_face.facts import facts_of
 from keepstep.integrations.hugging_face.jit import take_over_jit
 from keepstep.integrations.hugging_face.options import Options
-from keepstep.integrations.hugging_face.order import DataOrder
+from keepstep.integrations.hugging_face.order import DataOrder, untouched_random_states
 from keepstep.integrations.hugging_face.refusals import refuse_what_cannot_be_resumed
 from keepstep.integrations.hugging_face.replaced import replaced
+from keepstep.integrations.hugging_face.restoring import AlreadyCompleteError, Restoring
 from keepstep.integrations.hugging_face.saving import Saves
 from keepstep.integrations.hugging_face.starting import Start, choose_start
 from keepstep.plan import layout
@@ -34,10 +32,6 @@ logger = logging.getLogger("keepstep")
 
 # The attribute of a trainer that holds its session.
 SESSION = "_keepstep_session"
-
-
-class _AlreadyCompleteError(Exception):
-    """Ends `train()` before a callback, a tracker or a step has begun."""
 
 
 class Session:
@@ -83,7 +77,7 @@ class Session:
                 with self._saves.telling():
                     try:
                         output = original(self._start.path_for_trainer, trial, *rest, **more)
-                    except _AlreadyCompleteError:
+                    except AlreadyCompleteError:
                         output = self._already_complete()
                     self._saves.finish()
             if self._stops:
@@ -101,7 +95,8 @@ class Session:
         self._order = DataOrder(int(args.seed))
         self._notice = StopNotice()
         self._stops = False
-        self._extras: dict[str, Any] | None = None
+        self._loss: Any = None
+        self._has_epoch_ended = False
         self._is_training = True
 
     def _close(self) -> None:
@@ -126,6 +121,7 @@ class Session:
         self._run.forget_note()
         failed = FailedSaves(self._config, world, self._run)
         self._saves = Saves(trainer, self._folder, world, claim, identity, self._options, failed, start)
+        self._restoring = Restoring(trainer, start.path, self._folder, world, self._order)
         trainer.callback_handler.callbacks.insert(0, KeepstepCallback(self))
         if world.rank == 0:
             text = f"resumed from step {start.step} ({start.path})" if start.path else "starting from the first step"
@@ -169,108 +165,32 @@ class Session:
 
     # Hooks of the start.
 
-    def load_from_checkpoint(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        return original(*args, **kwargs)
-
     def load_optimizer_and_scheduler(self, original: Callable[..., Any], checkpoint: Any) -> None:
-        """Load, and let the present arguments win where they differ."""
-        trainer = self._trainer
-        if not self._is_training or checkpoint is None:
+        if self._is_training and checkpoint is not None:
+            self._restoring.optimizer_and_scheduler(lambda: original(checkpoint))
+        else:
             original(checkpoint)
-            return
-        wanted = settings.options_of(trainer.optimizer)
-        original(checkpoint)
-        if wanted:
-            self._list_changes(settings.apply_options(trainer.optimizer, trainer.lr_scheduler, wanted))
 
     def load_rng_state(self, original: Callable[..., Any], checkpoint: Any) -> None:
-        """Load; ranks that the checkpoint does not know, where that was accepted, draw numbers of their own."""
-        if not self._is_training or checkpoint is None:
+        if self._is_training and checkpoint is not None:
+            self._restoring.random_states(lambda: original(checkpoint), Path(checkpoint))
+        else:
             original(checkpoint)
-            return
-        rank, size = self._world.rank, self._world.size
-        path = Path(checkpoint) / ("rng_state.pth" if size <= 1 else f"rng_state_{rank}.pth")
-        if path.is_file():
-            try:
-                original(checkpoint)
-            except (RuntimeError, ValueError, KeyError, EOFError, OSError) as error:
-                raise DamagedCheckpointError(
-                    f"{path} cannot be read: {error}. Resume from another checkpoint"
-                ) from error
-            return
-        from transformers import set_seed
-
-        set_seed((int(self._trainer.args.seed) + 1_000_003 * (rank + 1) + self._trainer.state.global_step) % (1 << 32))
-        logger.warning("%s is not there: rank %d draws new random numbers from here on", path, rank)
 
     def load_callback_state(self, original: Callable[..., Any]) -> None:
-        """Callbacks that keep a state get it back (patience, say), with the arguments that they have now."""
-        trainer = self._trainer
         original()
-        if trainer.args.restore_callback_states_from_checkpoint or not self._is_training:
-            return
-        from transformers.trainer_callback import ExportableState, TrainerControl
-
-        present: dict[str, list[Any]] = {}
-        for callback in trainer.callback_handler.callbacks:
-            if isinstance(callback, ExportableState) and not isinstance(callback, TrainerControl):
-                present.setdefault(type(callback).__name__, []).append(callback)
-        for name, callbacks in present.items():
-            held = trainer.state.stateful_callbacks.get(name)
-            if held is None:
-                continue
-            states = held[-len(callbacks) :] if isinstance(held, list) else [held]
-            for callback, state in zip(callbacks, states, strict=False):
-                for attribute, value in state.get("attributes", {}).items():
-                    setattr(callback, attribute, value)
+        if self._is_training and not self._trainer.args.restore_callback_states_from_checkpoint:
+            self._restoring.callbacks()
 
     def load_best_model(self, original: Callable[..., Any]) -> None:
-        """Verify the best checkpoint before its weights are loaded."""
-        best = self._trainer.state.best_model_checkpoint
-        path = Path(best) if best else None
-        step = layout.any_step_of(path.name) if path else None
-        if self._is_training and path is not None and step is not None and (path / layout.MANIFEST).is_file():
-            damage, _ = verify_together(path, step, self._world)
-            if damage:
-                raise DamagedCheckpointError(f"{path} is the best checkpoint and is damaged: {damage[0]}")
-        original()
+        if self._is_training:
+            self._restoring.best_model(original)
+        else:
+            original()
 
-    def train_begins(self, control: Any) -> None:
-        """All is loaded, and nothing has begun: callbacks, trackers and steps come after this."""
-        trainer, start = self._trainer, self._start
-        if start.path is None:
-            return
-        state = trainer.state
-        self._list_changes(settings.apply_steps(state, trainer.args))
-        self._relocate_best(state)
-        if state.global_step >= state.max_steps or self._was_stopped_early(trainer):
-            raise _AlreadyCompleteError
-        found = extras.read_extras(start.path, self._world.rank)
-        if found is not None:
-            extras.apply_extras(trainer, found, start.path)
-            extras.apply_loss(trainer, found)
-            self._order.restore(found.get("order", {}), is_mid_epoch=bool(found.get("is_mid_epoch")))
-
-    def _relocate_best(self, state: Any) -> None:
-        """The best checkpoint is named by its path; the run's folder may have been moved since."""
-        best, step = state.best_model_checkpoint, getattr(state, "best_global_step", None)
-        name = os.path.basename(best) if best else layout.TRAINER.checkpoint_name(step) if step else None
-        if name and (self._folder / name).is_dir():
-            state.best_model_checkpoint = str(self._folder / name)
-
-    @staticmethod
-    def _was_stopped_early(trainer: Any) -> bool:
-        return any(
-            0 < callback.early_stopping_patience <= callback.early_stopping_patience_counter
-            for callback in trainer.callback_handler.callbacks
-            if hasattr(callback, "early_stopping_patience_counter")
-        )
-
-    def _list_changes(self, changes: list[str]) -> None:
-        if changes and self._world.rank == 0:
-            logger.warning(
-                "present arguments go before those that the checkpoint was saved with: %s", "; ".join(changes)
-            )
+    def train_begins(self) -> None:
+        """All is loaded, and nothing has begun."""
+        self._restoring.train_begins()
 
     # Hooks of the data.
 
@@ -291,9 +211,28 @@ class Session:
         return batches, items
 
     def epoch_begins(self) -> None:
+        """Callbacks come before the first batch of an epoch is asked for."""
+        self._restoring.epoch_begins()
+        self._has_epoch_ended = False
         self._order.epoch_begins(int(self._trainer.state.epoch or 0))
 
+    def epoch_ends(self) -> None:
+        self._has_epoch_ended = True
+
+    def evaluate(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        """An evaluation draws nothing of what training draws: it may come before a save or after it."""
+        if not self._is_training:
+            return original(*args, **kwargs)
+        with untouched_random_states():
+            return original(*args, **kwargs)
+
     # Hooks of the steps and the saves.
+
+    def maybe_log_save_evaluate(self, original: Callable[..., Any], tr_loss: Any, *args: Any, **kwargs: Any) -> Any:
+        """The sum of losses since the last log passes by here, in every version of the Trainer."""
+        self._restoring.add_loss(tr_loss)
+        self._loss = tr_loss
+        return original(tr_loss, *args, **kwargs)
 
     @contextmanager
     def _sparing_model_cards(self) -> Iterator[None]:
@@ -351,9 +290,14 @@ class Session:
             finally:
                 self._redirect = None
 
-        order = {"order": self._order.state(), "is_mid_epoch": not float(state.epoch or 0).is_integer()}
+        is_mid_epoch = not float(state.epoch or 0).is_integer()
+        place = {
+            "order": self._order.state(),
+            "is_mid_epoch": is_mid_epoch,
+            "owes_epoch_end": not is_mid_epoch and not self._has_epoch_ended,
+        }
         self._has_delayed_push = False
-        self._saves.save(write, order, is_last=is_last, push=lambda: self._has_delayed_push)
+        self._saves.save(write, place, self._loss, is_last=is_last, push=lambda: self._has_delayed_push)
 
     def push_from_checkpoint(self, original: Callable[..., Any], checkpoint_folder: str) -> None:
         """Nothing is pushed from a folder that is not committed: the push is made up for after the commit."""

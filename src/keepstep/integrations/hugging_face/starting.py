@@ -14,13 +14,18 @@ from keepstep.checkpoint.run_folder import RunFolder
 from keepstep.config.checkpointing import CheckpointingConfig
 from keepstep.dist.agree import agreed
 from keepstep.dist.world import World
-from keepstep.errors import CheckpointNotFoundError, DamagedCheckpointError, ResumeError
+from keepstep.errors import CheckpointNotFoundError, DamagedCheckpointError, GuardRefusedError, ResumeError
 from keepstep.integrations.hugging_face import contents, hub
 from keepstep.plan import layout
 from keepstep.plan.resume import Condition
 from keepstep.storage.line import Line, note_line, read_line
 
 logger = logging.getLogger("keepstep")
+
+_HOW_TO_ACCEPT = (
+    'In a script: make_resumable(trainer, accept=["field=value"]), or enable(accept=[...]); another output_dir begins '
+    "another run"
+)
 
 
 @dataclass(frozen=True)
@@ -68,13 +73,20 @@ def choose_start(
         ResumeError: a rank could not look.
     """
     about = Look(trainer, folder, world, run, config, identity, claim)
+    try:
+        return _choose(about, asked)
+    except GuardRefusedError as error:
+        raise GuardRefusedError(f"{error}\n{_HOW_TO_ACCEPT}") from error
+
+
+def _choose(about: Look, asked: Any) -> Start:
     if asked is None or asked is False:
-        _begin_a_line(about, Line(0, claim.attempt))
+        _begin_a_line(about, Line(0, about.claim.attempt))
         return Start(0, None)
     start = _newest(about) if asked is True or _is_under_way(about, Path(asked)) else _asked_for(about, Path(asked))
     if start.path is not None:
-        with agreed(world, f"looking whether {start.path} holds all that is needed", ResumeError):
-            _check(trainer, start.path, identity)
+        with agreed(about.world, f"looking whether {start.path} holds all that is needed", ResumeError):
+            _check(about.trainer, start.path, about.identity)
     return start
 
 
