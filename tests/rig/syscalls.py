@@ -29,6 +29,13 @@ def count(log: Path) -> Counter[str]:
     return Counter({name: number for name, number in count_calls(log).items() if name in CALLS})
 
 
+def _is_untraced(pid: int) -> bool:
+    try:
+        return "TracerPid:\t0" in Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):  # it waited for its tracer, and has ended since
+        return False
+
+
 class Tracer:
     """strace on a waiting rank.
 
@@ -57,7 +64,7 @@ class Tracer:
         command = ["strace", "-qq", "-o", str(log), *options, "-p", str(rank.pid), *(["-f"] if threads else [])]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
         deadline = time.monotonic() + 20
-        while "TracerPid:\t0" in Path(f"/proc/{rank.pid}/status").read_text():
+        while _is_untraced(rank.pid):
             assert self._process.poll() is None, f"strace ended: {self._process.stderr.read().decode()}"
             assert time.monotonic() < deadline, "strace did not attach"
             time.sleep(0.002)

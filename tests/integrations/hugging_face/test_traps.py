@@ -19,6 +19,7 @@ from keepstep.errors import (
     CheckpointNotFoundError,
     DamagedCheckpointError,
     GuardRefusedError,
+    ResumeError,
     SaveError,
     StateMismatchError,
     StopRequested,
@@ -526,3 +527,11 @@ def test_a_loader_of_the_users_own_stays(tmp_path: Path) -> None:
     made.train()
     assert made.get_train_dataloader is own
     assert committed(tmp_path) == [2, 4, 6]
+
+
+def test_a_run_whose_folder_cannot_be_made_is_told(tmp_path: Path) -> None:
+    made = make_resumable(short(tmp_path / "run"), handle_signals=False)
+    shutil.rmtree(tmp_path / "run", ignore_errors=True)
+    (tmp_path / "run").write_text("a file")
+    with pytest.raises(ResumeError, match="making"):
+        made.train()

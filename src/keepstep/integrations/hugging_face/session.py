@@ -110,8 +110,9 @@ class Session:
 
     def _choose(self, asked: Any) -> Start:
         trainer, world = self._trainer, self._world
-        if world.rank == 0:
-            self._folder.mkdir(parents=True, exist_ok=True)
+        with agreed(world, f"making {self._folder}", ResumeError):
+            if world.rank == 0:
+                self._folder.mkdir(parents=True, exist_ok=True)
         identity = self._identity()
         claim = self._run.take()
         trace_this_process(world.rank)
