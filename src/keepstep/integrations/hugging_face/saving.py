@@ -3,6 +3,7 @@
 import copy
 import logging
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from keepstep.integrations.hugging_face.extras import save_extras
 from keepstep.integrations.hugging_face.memory import lacks_memory
 from keepstep.integrations.hugging_face.options import Options
 from keepstep.integrations.hugging_face.pushes import Pushes
+from keepstep.integrations.hugging_face.sharded import ShardedFolders
 from keepstep.integrations.hugging_face.starting import Start
 from keepstep.plan import layout
 from keepstep.storage.save_log import SaveLog
@@ -65,6 +67,7 @@ class Saves:
         self._identity, self._failed = identity, failed
         self._saver = FolderSaver(world, hang_seconds=options.hang_seconds, timeout_seconds=options.timeout_seconds)
         self._in_background = options.mode == "async" and _can_be_captured(trainer)
+        self._sharded = ShardedFolders(world, buffered=self._in_background) if trainer.is_fsdp_enabled else None
         self._pool = Pool()
         self._told: _Told | None = None
         self._pushes = Pushes(trainer, folder)
@@ -94,8 +97,9 @@ class Saves:
         request = self._request()
         told = _Told(request, None, is_last=is_last)
 
-        def write_all(content: Path) -> None:
-            write(request.temporary)
+        def write_all(content: Path, later: Callable[[Callable[[], None]], None]) -> None:
+            with nullcontext() if self._sharded is None else self._sharded.saving(later):
+                write(request.temporary)
             self._complete(request, content, more, loss)
             told.pushes = push()
 
@@ -109,7 +113,9 @@ class Saves:
                 if is_last:
                     self.wait()
                 return
-            saved = self._saver.save(request, write_all, lambda content: None, self._size)
+            saved = self._saver.save(
+                request, lambda content: write_all(content, lambda write: write()), lambda content: None, self._size
+            )
         except SaveError as error:
             self._failed.take(error, request.step, is_needed=is_last)
             return
@@ -133,12 +139,12 @@ class Saves:
         if saved is not None:
             self._has_saved(told, saved, "async")
 
-    def _start(self, request: SaveRequest, write_all: Callable[[Path], None]) -> None:
+    def _start(self, request: SaveRequest, write_all: Callable[[Path, Any], None]) -> None:
         taken: list[Captured] = []
 
         def take(content: Path) -> None:
             with capturing(self._pool) as captured:
-                write_all(content)
+                write_all(content, captured.later)
             taken.append(captured)
 
         self._saver.start(request, take, lambda: taken[0].write(), lambda content: None, self._size)
@@ -240,7 +246,7 @@ class Saves:
 
 def _can_be_captured(trainer: Any) -> bool:
     """Whether the Trainer writes through torch and safetensors alone."""
-    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-        logger.warning("mode async is not for FSDP and DeepSpeed, which write by themselves: saves are synchronous")
+    if trainer.is_deepspeed_enabled:
+        logger.warning("mode async is not for DeepSpeed, which writes by itself: saves are synchronous")
         return False
     return True
