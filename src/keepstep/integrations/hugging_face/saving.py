@@ -67,7 +67,7 @@ class Saves:
         self._in_background = options.mode == "async" and _can_be_captured(trainer)
         self._pool = Pool()
         self._told: _Told | None = None
-        self._pushes = Pushes(trainer, folder)
+        self._pushes = Pushes(trainer, folder, options.push_timeout_seconds)
         self._size = 0
         self.last_step: int | None = start.step or None
 
