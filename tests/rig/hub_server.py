@@ -14,7 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
 from urllib.parse import unquote, urlsplit
 
-Fault = Literal["500", "401", "403", "404", "hang", "drop", "slow"]
+Fault = Literal["500", "401", "403", "404", "hang", "late", "drop", "slow"]
 USER = "me"
 _LARGE = (".safetensors", ".pt", ".pth", ".bin", ".distcp")
 
@@ -105,7 +105,10 @@ class HubServer:
         self._thread.join(5)
 
     def plan(self, fault: Fault, pattern: str, *, times: int = 1 << 30, seconds: float = 0.2) -> None:
-        """Answer the next requests that match ("POST .*commit") with a fault. "slow" answers as usual, but later."""
+        """Answer the next requests that match ("POST .*commit") with a fault.
+
+        "slow" answers as usual, but `seconds` later; "late" as soon as it is let go; "hang" never.
+        """
         with self._lock:
             self._planned.append(_Planned(fault, re.compile(pattern), times, seconds))
 
@@ -319,7 +322,8 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
             request = f"{self.command} {path}"
             hub.asked.append(request)
             header = self.headers.get("Authorization")
-            hub.tokens.add(header.removeprefix("Bearer ") if header else None)
+            if not path.startswith("/lfs/"):  # addresses of uploads are signed
+                hub.tokens.add(header.removeprefix("Bearer ") if header else None)
             planned = hub.fault_for(request)
             fault = planned.fault if planned else None
             if fault == "drop":
@@ -328,6 +332,8 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
             body = self._body()
             if planned and fault == "slow":
                 time.sleep(planned.seconds)
+            elif fault == "late":
+                hub.released.wait(60)
             elif fault == "hang":
                 hub.released.wait(60)
                 self._drop()

@@ -49,7 +49,9 @@ def told(error: BaseException) -> str:
     current: BaseException | None = error
     while current is not None and len(texts) < 2:
         lines = " ".join(str(current).split()) or "no further word"
-        texts.append(f"{type(current).__name__}: {lines}"[:500])
+        text = f"{type(current).__name__}: {lines}"[:500]
+        if text not in texts:
+            texts.append(text)
         current = current.__cause__
     return "; ".join(texts)
 

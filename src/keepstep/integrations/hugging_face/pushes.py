@@ -1,5 +1,6 @@
 """Pushes committed checkpoints to the Hub beside training: the newest one last, and a failure stops nothing."""
 
+import atexit
 import functools
 import logging
 import threading
@@ -9,11 +10,13 @@ from contextlib import ExitStack, suppress
 from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
+from weakref import WeakValueDictionary
 
 from keepstep.errors import CheckpointNotFoundError
 from keepstep.integrations.hugging_face.hub import LAST, Repository, hub_errors, strategy_of, told
 from keepstep.plan import layout
 from keepstep.storage.leases import hold
+from keepstep.storage.save_log import NAME as SAVE_LOG
 
 logger = logging.getLogger("keepstep")
 
@@ -36,7 +39,7 @@ _OF_RESUME = (
 )
 
 # Of a run's folder: everything that is keepstep's, or is under way.
-_OWN = (f"{layout.KEEPSTEP_FOLDER}/*", ".checkpoint-*", ".save-*", "saves.jsonl")
+_OWN = (f"{layout.KEEPSTEP_FOLDER}/*", ".checkpoint-*", ".save-*", SAVE_LOG)
 
 
 def without_own_files(upload_folder: Callable[..., Any]) -> Callable[..., Any]:
@@ -44,13 +47,15 @@ def without_own_files(upload_folder: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(upload_folder)
     def upload(*args: Any, **kwargs: Any) -> Any:
-        folder = kwargs.get("folder_path")
-        if folder is not None and (Path(folder) / layout.KEEPSTEP_FOLDER).is_dir():
-            ignored = kwargs.get("ignore_patterns") or []
-            kwargs["ignore_patterns"] = [*([ignored] if isinstance(ignored, str) else ignored), *_OWN]
+        ignored = kwargs.get("ignore_patterns") or []
+        kwargs["ignore_patterns"] = [*([ignored] if isinstance(ignored, str) else ignored), *_OWN]
         return upload_folder(*args, **kwargs)
 
     return upload
+
+
+# Seconds that the process waits at its end for what an error has left under way.
+_AT_EXIT = 60.0
 
 
 class _Push:
@@ -66,6 +71,9 @@ class _Push:
         # A lease that cannot be taken away ends by itself.
         with suppress(OSError):
             self._held.close()
+
+
+_present: WeakValueDictionary[Path, "Pushes"] = WeakValueDictionary()
 
 
 class Pushes:
@@ -86,12 +94,16 @@ class Pushes:
 
     def __init__(self, trainer: Any, folder: Path, longest: float) -> None:
         self._trainer, self._folder, self._longest = trainer, folder, longest
-        self._lock = threading.Condition()
+        self._lock = threading.Condition(threading.RLock())
         self._waiting: list[_Push] = []
         self._current: _Push | None = None
         self._is_closed = False
         self._thread: threading.Thread | None = None
         self.failed = 0
+        former = _present.get(folder.resolve())
+        if former is not None:
+            former.give_up()  # of a `train()` that ended with an error: it is older
+        _present[folder.resolve()] = self
 
     def push(self, checkpoint: Path) -> None:
         """Push what was just committed, as the trainer's `hub_strategy` says. Returns at once."""
@@ -127,8 +139,7 @@ class Pushes:
             if self._lock.wait_for(lambda: not self._waiting and not self._current, self._longest):
                 return
             steps = [one.step for one in (self._current, *self._waiting) if one is not None]
-            self.failed += len(self._waiting)
-            self._give_up()
+            self.give_up()
         logger.warning(
             "pushes to the Hub have not ended within %.0f s (push_timeout_seconds): step %s is given up. It is in %s; "
             "Trainer.push_to_hub() pushes the model",
@@ -138,11 +149,23 @@ class Pushes:
         )
 
     def close(self) -> None:
-        """Begin nothing more. What is under way goes on as long as the process does."""
+        """No more comes. After an error something may be under way: it goes on beside what the process does, and the
+        process waits for it a little at its end."""
         with self._lock:
             self._is_closed = True
-            self._drop_waiting()
+            if self._waiting or self._current:
+                atexit.register(self._finish_at_exit)
             self._lock.notify_all()
+
+    def give_up(self) -> None:
+        """Nothing of this may change the repository any more."""
+        with self._lock:
+            self.failed += len(self._waiting)
+            self._give_up()
+
+    def _finish_at_exit(self) -> None:
+        self._longest = min(self._longest, _AT_EXIT)
+        self.finish()
 
     def _give_up(self) -> None:
         self._drop_waiting()
@@ -154,6 +177,7 @@ class Pushes:
         for one in self._waiting:
             one.let_go()
         self._waiting.clear()
+        self._lock.notify_all()
 
     def _run(self) -> None:
         while True:
