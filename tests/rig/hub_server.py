@@ -81,13 +81,13 @@ class HubServer:
 
     Attributes:
         asked: every request: "POST /api/models/me/x/commit/main".
-        tokens: the tokens that requests came with.
+        tokens: the tokens that requests came with, and the requests.
     """
 
     def __init__(self) -> None:
         self.repos: dict[str, Repo] = {}
         self.asked: list[str] = []
-        self.tokens: set[str | None] = set()
+        self.tokens: dict[str | None, list[str]] = {}
         self.uploaded: dict[str, bytes] = {}
         self.released = threading.Event()
         self._lock = threading.RLock()
@@ -303,6 +303,9 @@ _ROUTES: list[tuple[str, Callable[..., Answer]]] = [
 def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        # An answer goes out in one piece, at once.
+        wbufsize = -1
+        disable_nagle_algorithm = True
 
         def log_message(self, format: str, *args: Any) -> None:
             pass
@@ -323,7 +326,7 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
             hub.asked.append(request)
             header = self.headers.get("Authorization")
             if not path.startswith("/lfs/"):  # addresses of uploads are signed
-                hub.tokens.add(header.removeprefix("Bearer ") if header else None)
+                hub.tokens.setdefault(header and header.removeprefix("Bearer "), []).append(request)
             planned = hub.fault_for(request)
             fault = planned.fault if planned else None
             if fault == "drop":
@@ -366,6 +369,7 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
             self.end_headers()
             if self.command != "HEAD":
                 self.wfile.write(content)
+            self.wfile.flush()
 
         def handle(self) -> None:
             try:
