@@ -1,5 +1,6 @@
 """Checkpoints of a Trainer on the Hub: what lies there, what failures do, and the way back from it."""
 
+import gc
 import json
 import os
 import shutil
@@ -36,6 +37,15 @@ from tests.rig.trainers import run as run_trainer
 
 NAME = "me/tiny"
 LAST = "last-checkpoint"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _quick_collections() -> Iterator[None]:
+    """A Trainer collects garbage at each start, and all that is imported takes half a second."""
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 @pytest.fixture
@@ -623,6 +633,20 @@ def test_nothing_is_left_running(hub: HubServer, tmp_path: Path) -> None:
     wait_for(lambda: not [one.name for one in threading.enumerate() if one.name.startswith("keepstep-push")])
 
 
+def test_nothing_that_the_exit_waits_for_hangs_with_the_hub(hub: HubServer, tmp_path: Path) -> None:
+    """Threads of a pool would be joined at the exit of the interpreter."""
+    hub.plan("hang", "PUT /lfs/")
+    hub.repo(NAME)
+    before = set(threading.enumerate())
+    pushes = Pushes(fake(tmp_path), tmp_path, 0.2)
+    pushes.push(made(tmp_path, 4))
+    wait_for(lambda: hub.count("PUT /lfs/"))
+    assert [one.name for one in threading.enumerate() if one not in before and not one.daemon] == []
+    pushes.finish()
+    pushes.close()
+
+
+@pytest.mark.slow
 def test_the_process_ends_although_the_hub_never_answers(hub: HubServer, tmp_path: Path) -> None:
     hub.plan("hang", "PUT /lfs/")
     hub.repo(NAME)
