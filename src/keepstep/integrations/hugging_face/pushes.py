@@ -184,6 +184,7 @@ class Pushes:
             with self._lock:
                 self._lock.wait_for(lambda: self._waiting or self._is_closed)
                 if not self._waiting:
+                    atexit.unregister(self._finish_at_exit)
                     return
                 push = self._current = self._waiting.pop(0)
             try:
