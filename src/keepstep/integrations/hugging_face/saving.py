@@ -70,7 +70,7 @@ class Saves:
         self._sharded = ShardedFolders(world, buffered=self._in_background) if trainer.is_fsdp_enabled else None
         self._pool = Pool()
         self._told: _Told | None = None
-        self._pushes = Pushes(trainer, folder)
+        self._pushes = Pushes(trainer, folder, options.push_timeout_seconds)
         self._size = 0
         self.last_step: int | None = start.step or None
 
