@@ -626,7 +626,7 @@ def test_retention_leaves_what_is_being_uploaded(hub: HubServer, tmp_path: Path)
     assert "checkpoint-2" not in seen[13]
     # 12 may have been under way when 14 was saved.
     left = {path.name for path in folder.glob("checkpoint-*")}
-    assert {"checkpoint-14"} <= left <= {"checkpoint-12", "checkpoint-14"}
+    assert left == {"checkpoint-14"}  # what was still being pushed at the last save goes when that is over
     assert step_of(hub.repos[NAME].files) == 14
 
 

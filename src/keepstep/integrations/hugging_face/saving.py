@@ -13,7 +13,7 @@ from keepstep.checkpoint.failed_saves import FailedSaves
 from keepstep.checkpoint.folder_save import SavedFolder
 from keepstep.checkpoint.folder_saver import FolderSaver
 from keepstep.checkpoint.identity import RunIdentity
-from keepstep.checkpoint.save import SaveRequest
+from keepstep.checkpoint.save import SaveRequest, apply_retention
 from keepstep.dist.world import World, host_name
 from keepstep.errors import SaveError
 from keepstep.integrations.hugging_face.capture import Captured, Pool, capturing
@@ -72,6 +72,7 @@ class Saves:
         self._told: _Told | None = None
         self._pushes = Pushes(trainer, folder, options.push_timeout_seconds)
         self._size = 0
+        self._last: SaveRequest | None = None
         self.last_step: int | None = start.step or None
 
     @property
@@ -167,6 +168,7 @@ class Saves:
 
     def _has_saved(self, told: _Told, saved: SavedFolder, mode: str) -> None:
         self._failed.forget()
+        self._last = told.request
         self.last_step, self._size = saved.step, saved.size
         self._tell(told.request, saved, mode)
         if told.tells:
@@ -234,6 +236,10 @@ class Saves:
         """The end of `train()`: nothing is under way any more. Raises SaveError."""
         self.wait()
         self._pushes.finish()
+        # What was being pushed when its turn came has stayed till now.
+        if self._last is not None and self._world.rank == 0:
+            apply_retention(self._last)
+        self._world.broadcast(None)
 
     def close(self) -> None:
         """Give everything back, also after an error: then a save under way is not waited for longer than it takes."""
