@@ -43,4 +43,4 @@ def test_held_ones_stay_beside_those_that_count() -> None:
     kept = [v.step for v in plan_retention([5, 10, 15, 20], 2, protected=[20], held=[5]) if v.keep]
     assert kept == [5, 15, 20]
     reasons = {v.step: v.reason for v in plan_retention([5, 10, 15, 20], 2, protected=[20], held=[5])}
-    assert reasons[5] == "a reader holds it"
+    assert reasons[5] == "pinned, or held by a reader"

@@ -32,7 +32,14 @@ def command(
         return
     if listing.checkpoints:
         rows = [
-            (str(c.step), c.condition, human_size(c.size), str(c.world_size or "-"), c.created_at or "-", c.problem)
+            (
+                str(c.step),
+                c.condition + (", pinned" if c.pinned else ""),
+                human_size(c.size),
+                str(c.world_size or "-"),
+                c.created_at or "-",
+                c.problem,
+            )
             for c in listing.checkpoints
         ]
         print(table(("STEP", "STATE", "SIZE", "RANKS", "CREATED", "PROBLEM"), rows))

@@ -14,10 +14,12 @@ from keepstep.cli import (
     export,
     infer,
     ls,
+    pin,
     prune,
     selftest,
     show,
     train,
+    unpin,
     verify,
 )
 from keepstep.cli.output import report_error
@@ -32,7 +34,23 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-for command in (train, infer, can_resume, ls, show, diff, export, convert, verify, prune, adopt, audit, selftest):
+for command in (
+    train,
+    infer,
+    can_resume,
+    ls,
+    show,
+    diff,
+    export,
+    convert,
+    verify,
+    prune,
+    pin,
+    unpin,
+    adopt,
+    audit,
+    selftest,
+):
     app.command(command.__name__.rpartition(".")[2].replace("_", "-"))(command.command)
 
 

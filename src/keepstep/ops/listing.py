@@ -6,6 +6,7 @@ from pathlib import Path
 from keepstep.errors import CouldNotLookError
 from keepstep.ops.found import survey_run
 from keepstep.plan import layout
+from keepstep.storage.leases import pinned_steps
 from keepstep.storage.run_record import read_record
 from keepstep.storage.survey import SurveyedCheckpoint
 
@@ -22,6 +23,7 @@ class ListedCheckpoint:
     world_size: int | None
     attempt: int | None
     created_at: str | None
+    pinned: bool = False
 
 
 @dataclass(frozen=True)
@@ -46,12 +48,13 @@ def list_folder(folder: Path) -> Listing:
     if layout.any_step_of(folder.resolve().name) is not None and (folder / layout.MANIFEST).is_file():
         raise CouldNotLookError(f"{folder} is one checkpoint; `keepstep show` describes it")
     found = survey_run(folder)
-    listed = tuple(_listed(checkpoint) for checkpoint in found.checkpoints)
+    pinned = pinned_steps(folder)
+    listed = tuple(_listed(checkpoint, checkpoint.found.step in pinned) for checkpoint in found.checkpoints)
     runs = () if listed else tuple(name for name in found.foreign if _holds_checkpoints(folder / name))
     return Listing(str(folder), listed, found.leftovers, found.foreign, runs)
 
 
-def _listed(checkpoint: SurveyedCheckpoint) -> ListedCheckpoint:
+def _listed(checkpoint: SurveyedCheckpoint, is_pinned: bool) -> ListedCheckpoint:
     manifest, found = checkpoint.manifest, checkpoint.found
     created_at = read_record(checkpoint.path).get("created_at")
     return ListedCheckpoint(
@@ -63,6 +66,7 @@ def _listed(checkpoint: SurveyedCheckpoint) -> ListedCheckpoint:
         world_size=manifest.world_size if manifest else None,
         attempt=manifest.attempt if manifest else None,
         created_at=created_at if isinstance(created_at, str) else None,
+        pinned=is_pinned,
     )
 
 

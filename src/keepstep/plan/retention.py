@@ -25,7 +25,7 @@ def plan_retention(
         committed: steps of all committed, complete checkpoints. Nothing else is ever counted or deleted.
         num_to_keep: how many remain, at least 1.
         protected: steps that stay in any case (the one just written); they count.
-        held: steps that a reader holds: they stay until it is done, and do not count.
+        held: steps that are pinned or that a reader holds: they stay until that ends, and do not count.
 
     Returns:
         A verdict for each checkpoint, oldest first.
@@ -44,7 +44,7 @@ def plan_retention(
         if step in fixed:
             verdicts.append(Verdict(step, True, "protected"))
         elif step in waiting:
-            verdicts.append(Verdict(step, True, "a reader holds it"))
+            verdicts.append(Verdict(step, True, "pinned, or held by a reader"))
         elif step in newest:
             verdicts.append(Verdict(step, True, f"among the {num_to_keep} newest"))
         else:

@@ -1,7 +1,8 @@
 """Readers that hold a checkpoint: as long as a lease lives, nobody deletes or moves it.
 
 A lease is a file `.keepstep/leases/save-<step>.<name>` that its holder touches. It says for how many seconds it is
-good after that, by the clock of the file system.
+good after that, by the clock of the file system. A pin is a lease of nobody's that ends when it is taken back:
+`.keepstep/leases/save-<step>.pin`.
 """
 
 import contextlib
@@ -16,10 +17,11 @@ from pathlib import Path
 from keepstep.errors import CheckpointNotFoundError
 from keepstep.plan import layout
 from keepstep.plan.layout import Naming
-from keepstep.storage.local import make_folders
+from keepstep.storage.local import create_text, make_folders, sync_folder
 
 _FOLDER = f"{layout.KEEPSTEP_FOLDER}/leases"
 _LONGEST = 24 * 3600.0
+_PIN = ".pin"
 
 
 @contextmanager
@@ -83,12 +85,46 @@ def held_steps(folder: Path) -> frozenset[int]:
         step = layout.kept_step(entry.name)
         if step is None:
             continue
+        if entry.name.endswith(_PIN):
+            held.add(step)
+            continue
         with contextlib.suppress(FileNotFoundError):
             if now - entry.stat(follow_symlinks=False).st_mtime <= _seconds(Path(entry.path)):
                 held.add(step)
             else:
                 os.unlink(entry.path)
     return frozenset(held)
+
+
+def pin(folder: Path, step: int) -> bool:
+    """Keep a checkpoint until it is unpinned. Returns False when it was pinned already. Raises OSError."""
+    place = folder / _FOLDER
+    make_folders(place)
+    try:
+        create_text(place / f"{layout.checkpoint_name(step)}{_PIN}", "")
+    except FileExistsError:
+        return False
+    return True
+
+
+def unpin(folder: Path, step: int) -> bool:
+    """Take a pin back. Returns False when there was none. Raises OSError."""
+    try:
+        (folder / _FOLDER / f"{layout.checkpoint_name(step)}{_PIN}").unlink()
+    except FileNotFoundError:
+        return False
+    sync_folder(folder / _FOLDER)
+    return True
+
+
+def pinned_steps(folder: Path) -> frozenset[int]:
+    """Steps of the checkpoints that are pinned. Raises OSError."""
+    try:
+        names = os.listdir(folder / _FOLDER)
+    except FileNotFoundError:
+        return frozenset()
+    steps = (layout.kept_step(name) for name in names if name.endswith(_PIN))
+    return frozenset(step for step in steps if step is not None)
 
 
 def _seconds(lease: Path) -> float:

@@ -66,6 +66,10 @@ class Captured:
         self._writes.clear()
         self._copies.clear()
 
+    def later(self, write: Callable[[], None]) -> None:
+        """Write this too, later."""
+        self._writes.append(write)
+
     def add(self, write: Callable[[Any], None], value: Any) -> None:
         """Copy a value now, and hand the copy to `write` later."""
         copied = self._copied(value)

@@ -9,6 +9,7 @@ from typing import Any
 
 from keepstep.errors import ConfigError
 from keepstep.integrations.hugging_face.options import Options
+from keepstep.integrations.hugging_face.pushes import without_own_files
 from keepstep.integrations.hugging_face.session import SESSION, Session
 
 _originals: dict[str, Callable[..., Any]] = {}
@@ -36,6 +37,8 @@ _HOOKED = (
 
 
 _SKIP = "skip_first_batches"
+# How the Trainer reaches the Hub; before transformers 5 it called `upload_folder` by itself.
+_UPLOADS = ("hf_api", "upload_folder")
 
 
 def enable(**options: Any) -> None:
@@ -54,9 +57,7 @@ def disable() -> None:
     if _originals:
         trainer_class = _trainer_class()
         for name, original in _originals.items():
-            if name != _SKIP:
-                setattr(trainer_class, name, original)
-        _trainer_module().skip_first_batches = _originals.get(_SKIP)
+            setattr(_trainer_module() if name in (_SKIP, *_UPLOADS) else trainer_class, name, original)
         _originals.clear()
 
 
@@ -75,6 +76,7 @@ def install() -> None:
             _originals[name] = original
             setattr(trainer_class, name, _hook(name, original))
     _install_skip()
+    _install_uploads()
     missing = {"train", "_get_output_dir", "_save_checkpoint", "_load_rng_state", "get_batch_samples"} - set(_originals)
     if missing:
         disable()
@@ -101,6 +103,35 @@ def _install_skip() -> None:
         return skipped
 
     module.skip_first_batches = skip_first_batches
+
+
+def _install_uploads() -> None:
+    """`Trainer.push_to_hub` uploads the whole output folder, hidden files included: keepstep's own stay out."""
+    module = _trainer_module()
+    for name in _UPLOADS:
+        original = module.__dict__.get(name)
+        if original is not None:
+            _originals[name] = original
+            setattr(module, name, without_own_files(original) if name == "upload_folder" else _guarded(original))
+
+
+def _guarded(hf_api: Callable[[], Any]) -> Callable[[], Any]:
+    @functools.wraps(hf_api)
+    def guarded() -> Any:
+        return _Uploads(hf_api())
+
+    return guarded
+
+
+class _Uploads:
+    """An `HfApi` whose `upload_folder` leaves out what is keepstep's."""
+
+    def __init__(self, api: Any) -> None:
+        self._api = api
+        self.upload_folder = without_own_files(api.upload_folder)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._api, name)
 
 
 def _trainer_module() -> Any:

@@ -4,6 +4,7 @@ import logging
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 
 from keepstep.dist.world import World
 from keepstep.storage.memory import available_bytes
@@ -20,7 +21,7 @@ def lacks_memory(trainer: Any, world: World) -> bool:
     """
     own = getattr(trainer, "_keepstep_snapshot_bytes", None)
     if own is None:
-        own = _bytes_of(trainer) if trainer.args.should_save else 0
+        own = _bytes_of(trainer) if trainer.args.should_save or trainer.is_fsdp_enabled else 0
         trainer._keepstep_snapshot_bytes = own
         left = available_bytes()
         lacks = left is not None and own * _SPARE > left
@@ -33,7 +34,10 @@ def lacks_memory(trainer: Any, world: World) -> bool:
 
 def _bytes_of(trainer: Any) -> int:
     held = [one for one in trainer.model.parameters() if one.requires_grad or not hasattr(trainer.model, "peft_config")]
-    total = sum(one.numel() * one.element_size() for one in held)
     for state in trainer.optimizer.state.values():
-        total += sum(one.numel() * one.element_size() for one in state.values() if isinstance(one, torch.Tensor))
-    return int(total)
+        held += [one for one in state.values() if isinstance(one, torch.Tensor)]
+    return sum(one.numel() * one.element_size() for one in map(_own_part, held))
+
+
+def _own_part(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.to_local() if isinstance(tensor, DTensor) else tensor

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from keepstep.config.checkpointing import CheckpointingConfig, GuardPolicy, StopSignal
+from keepstep.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -19,6 +20,8 @@ class Options:
         auto_resume: `train()` without `resume_from_checkpoint` resumes too, where there is a checkpoint.
         handle_signals: on a stop signal the step is saved and `train()` raises `StopRequested`. None: yes, but not in
             a notebook.
+        push_timeout_seconds: the longest that one push to the Hub may take, and that the end of `train()` waits for
+            what is being pushed. A push that takes longer is given up; the next save pushes again.
     """
 
     mode: Literal["sync", "async"] = "sync"
@@ -32,6 +35,11 @@ class Options:
     stop_signals: Sequence[StopSignal] = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2")
     hang_seconds: float = 600.0
     timeout_seconds: float = 7200.0
+    push_timeout_seconds: float = 1800.0
+
+    def __post_init__(self) -> None:
+        if not self.push_timeout_seconds > 0:
+            raise ConfigError(f"push_timeout_seconds must be more than 0 seconds, not {self.push_timeout_seconds}")
 
     def config(self, folder: str, num_to_keep: int | None) -> CheckpointingConfig:
         """The same as a configuration. Raises ConfigError (a pydantic error names the field)."""

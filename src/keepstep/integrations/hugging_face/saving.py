@@ -3,7 +3,7 @@
 import copy
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ from keepstep.checkpoint.failed_saves import FailedSaves
 from keepstep.checkpoint.folder_save import SavedFolder
 from keepstep.checkpoint.folder_saver import FolderSaver
 from keepstep.checkpoint.identity import RunIdentity
-from keepstep.checkpoint.save import SaveRequest
+from keepstep.checkpoint.save import SaveRequest, apply_retention
 from keepstep.dist.world import World, host_name
 from keepstep.errors import SaveError
 from keepstep.integrations.hugging_face.capture import Captured, Pool, capturing
@@ -22,6 +22,7 @@ from keepstep.integrations.hugging_face.memory import lacks_memory
 from keepstep.integrations.hugging_face.options import Options
 from keepstep.integrations.hugging_face.pushes import Pushes
 from keepstep.integrations.hugging_face.replaced import replaced
+from keepstep.integrations.hugging_face.sharded import ShardedFolders
 from keepstep.integrations.hugging_face.starting import Start
 from keepstep.plan import layout
 from keepstep.storage.save_log import SaveLog
@@ -68,12 +69,14 @@ class Saves:
         self._identity, self._failed = identity, failed
         self._saver = FolderSaver(world, hang_seconds=options.hang_seconds, timeout_seconds=options.timeout_seconds)
         self._in_background = options.mode == "async" and _can_be_captured(trainer)
+        self._sharded = ShardedFolders(world, buffered=self._in_background) if trainer.is_fsdp_enabled else None
         self._pool = Pool()
         self._told: _Told | None = None
-        self._pushes = Pushes(trainer, folder)
+        self._pushes = Pushes(trainer, folder, options.push_timeout_seconds)
         self._size = 0
         self._may_tell = True
         self._tell_callbacks: Callable[..., Any] = trainer.callback_handler.on_save
+        self._last: SaveRequest | None = None
         self.last_step: int | None = start.step or None
 
     @property
@@ -100,8 +103,9 @@ class Saves:
         request = self._request()
         told = _Told(request, None, self._trainer.state.best_model_checkpoint, is_last=is_last)
 
-        def write_all(content: Path) -> None:
-            write(request.temporary)
+        def write_all(content: Path, later: Callable[[Callable[[], None]], None]) -> None:
+            with nullcontext() if self._sharded is None else self._sharded.saving(later):
+                write(request.temporary)
             self._complete(request, content, more, loss)
             told.pushes = push()
 
@@ -115,7 +119,9 @@ class Saves:
                 if is_last:
                     self.wait()
                 return
-            saved = self._saver.save(request, write_all, lambda content: None, self._size)
+            saved = self._saver.save(
+                request, lambda content: write_all(content, lambda write: write()), lambda content: None, self._size
+            )
         except SaveError as error:
             self._has_failed(told, error)
             return
@@ -140,12 +146,12 @@ class Saves:
         if saved is not None:
             self._has_saved(told, saved, "async")
 
-    def _start(self, request: SaveRequest, write_all: Callable[[Path], None]) -> None:
+    def _start(self, request: SaveRequest, write_all: Callable[[Path, Any], None]) -> None:
         taken: list[Captured] = []
 
         def take(content: Path) -> None:
             with capturing(self._pool) as captured:
-                write_all(content)
+                write_all(content, captured.later)
             taken.append(captured)
 
         self._saver.start(request, take, lambda: taken[0].write(), lambda content: None, self._size)
@@ -196,6 +202,7 @@ class Saves:
 
     def _has_saved(self, told: _Told, saved: SavedFolder, mode: str) -> None:
         self._failed.forget()
+        self._last = told.request
         self.last_step, self._size = saved.step, saved.size
         self._tell(told.request, saved, mode)
         if told.tells:
@@ -263,6 +270,10 @@ class Saves:
         """The end of `train()`: nothing is under way any more. Raises SaveError."""
         self.wait()
         self._pushes.finish()
+        # What was being pushed when its turn came has stayed till now.
+        if self._last is not None and self._world.rank == 0:
+            apply_retention(self._last)
+        self._world.broadcast(None)
 
     def close(self) -> None:
         """Give everything back, also after an error: then a save under way is not waited for longer than it takes."""
@@ -275,7 +286,7 @@ class Saves:
 
 def _can_be_captured(trainer: Any) -> bool:
     """Whether the Trainer writes through torch and safetensors alone."""
-    if trainer.is_fsdp_enabled or trainer.is_deepspeed_enabled:
-        logger.warning("mode async is not for FSDP and DeepSpeed, which write by themselves: saves are synchronous")
+    if trainer.is_deepspeed_enabled:
+        logger.warning("mode async is not for DeepSpeed, which writes by itself: saves are synchronous")
         return False
     return True

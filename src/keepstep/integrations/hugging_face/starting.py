@@ -141,7 +141,8 @@ def _begin_a_line(about: Look, line: Line) -> None:
         for step in look(about.folder, about.world, naming=layout.TRAINER).candidates
         if step > line.step or line.source is not None
     ]
-    if not later and line.source is None:
+    # On the Hub later ones may be there, too, until the first push of the new line.
+    if not later and line.source is None and not hub.keeps_checkpoints(about.trainer.args):
         return
     with agreed(about.world, f"noting in {about.folder} where the run goes on", ResumeError):
         if about.world.rank == 0:
