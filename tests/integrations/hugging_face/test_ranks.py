@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import transformers
 from accelerate import FullyShardedDataParallelPlugin
 from accelerate.state import AcceleratorState, DistributedType, GradientState, PartialState
 from transformers import Trainer
@@ -16,6 +17,11 @@ from keepstep.errors import GuardRefusedError
 from keepstep.testing.faults import flip_bit
 from tests.rig import forks
 from tests.rig.trainers import Numbers, run, tiny_trainer
+
+pytestmark = pytest.mark.skipif(
+    transformers.__version__.startswith("4."),
+    reason="transformers 4 cannot load an optimizer on several CPU ranks (it asks torch for the device cpu:0)",
+)
 
 
 class Sharded(Trainer):

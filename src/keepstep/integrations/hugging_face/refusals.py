@@ -17,12 +17,23 @@ def refuse_what_cannot_be_resumed(trainer: Any) -> None:
             "save_on_each_node=True: each node would have a run of its own, and no checkpoint would hold all ranks. "
             "Let output_dir lie on a file system that all nodes see"
         )
+    if trainer.is_fsdp_enabled and _transformers_version() < 5:
+        raise ConfigError(
+            "FSDP under transformers 4: the Trainer does not go on exactly from its own shards (losses differ from the "
+            "second step on). Update transformers to 5"
+        )
     for callback in trainer.callback_handler.callbacks:
         if type(callback).__name__ in _CALLBACKS:
             raise ConfigError(
                 f"{type(callback).__name__} keeps averaged weights that no checkpoint holds: after a resume they would "
                 "begin anew, silently. Train without it"
             )
+
+
+def _transformers_version() -> int:
+    import transformers
+
+    return int(transformers.__version__.split(".")[0])
 
 
 def _local_world() -> int:
