@@ -2,8 +2,9 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
-from transformers import EarlyStoppingCallback
+from transformers import EarlyStoppingCallback, TrainerCallback
 
 from tests.rig.trainers import assert_twins, run, tiny_trainer
 
@@ -42,3 +43,26 @@ def test_an_evaluation_that_ended_the_run_is_heard_of_after_a_kill(tmp_path: Pat
     assert again.rows == [row for row in whole.rows if row["step"] == 13 and "eval_loss" in row] + whole.rows_after(13)
     third = run(build, tmp_path / "run", resume=True)
     assert third.seen == []
+
+
+def test_with_more_steps_the_rate_of_the_very_next_one_is_of_the_present_schedule(tmp_path: Path) -> None:
+    """What the optimizer holds was worked out for the end that the run had before: there it was 0."""
+    build = partial(tiny_trainer, lr_scheduler_type="linear", warmup_steps=0)
+    run(partial(build, max_steps=10), tmp_path)
+    longer = run(partial(build, max_steps=20), tmp_path, resume=True)
+    rates = [row["learning_rate"] for row in longer.rows if "learning_rate" in row]
+    assert rates == [(1e-2 * ((20 - done) / 20)).hex() for done in range(10, 20)]
+
+
+def test_a_rate_that_a_callback_has_set_stays(tmp_path: Path) -> None:
+    class Halves(TrainerCallback):
+        def on_step_end(self, args: Any, state: Any, control: Any, optimizer: Any = None, **more: Any) -> None:
+            for group in optimizer.param_groups if state.global_step == 5 else ():
+                group["lr"] /= 2
+
+    def build(folder: Path, callbacks: Any) -> Any:
+        return tiny_trainer(folder, callbacks=[*callbacks, Halves()], max_steps=8)
+
+    whole = run(build, tmp_path / "whole")
+    run(build, tmp_path / "run", stop=7)
+    assert_twins(whole, run(build, tmp_path / "run", resume=True), 5)

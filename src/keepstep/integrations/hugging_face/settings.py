@@ -53,22 +53,27 @@ def apply_steps(state: Any, args: Any) -> list[str]:
 def _apply_rates(groups: Sequence[Any], scheduler: Any, wanted: Sequence[Mapping[str, Any]]) -> list[str]:
     """The rate that a schedule begins from is the present one; the schedule is where it was."""
     changes = []
-    bases = getattr(scheduler, "base_lrs", None)
+    lambdas, bases = getattr(scheduler, "lr_lambdas", None), getattr(scheduler, "base_lrs", None)
+    before = [group.get("lr") for group in groups]
+    # Where a callback has set another rate, that one stays.
+    follows = bool(lambdas) and before == getattr(scheduler, "_last_lr", None)
     for number, (group, options) in enumerate(zip(groups, wanted, strict=True)):
-        before, after = group.get("initial_lr"), options.get("initial_lr")
-        if before is None or after is None or before == after:
+        saved, present = group.get("initial_lr"), options.get("initial_lr")
+        if saved is None or present is None or saved == present:
             continue
-        changes.append(f"learning_rate: {before} -> {after}" + (f" (parameter group {number})" if number else ""))
-        group["initial_lr"] = after
+        changes.append(f"learning_rate: {saved} -> {present}" + (f" (parameter group {number})" if number else ""))
+        group["initial_lr"] = present
         if isinstance(bases, list) and number < len(bases):
-            bases[number] = after
-        group["lr"] = group["lr"] * (after / before) if before else after
-    lambdas = getattr(scheduler, "lr_lambdas", None)
-    if changes and lambdas:
-        # As the schedule itself works it out, and not by a ratio, which rounds.
+            bases[number] = present
+        group["lr"] = group["lr"] * (present / saved) if saved else present
+    if lambdas and (changes or follows):
+        # As the schedule itself works it out, and not by a ratio, which rounds. With another end than it had when the
+        # checkpoint was saved (max_steps), it is another one already for the next step.
         for group, base, rule in zip(groups, bases or [], lambdas, strict=False):
             group["lr"] = base * rule(scheduler.last_epoch)
         scheduler._last_lr = [group["lr"] for group in groups]
+        if not changes and before != scheduler._last_lr:
+            changes.append(f"rate of the next step: {before[0]} -> {scheduler._last_lr[0]} (of the present schedule)")
     return changes
 
 
