@@ -5,7 +5,7 @@ export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 # Threads that wait by spinning bring a busy machine to a standstill.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: setup run test lint unit crash soak fuzz layouts trainers slow real bench clean
+.PHONY: setup run run-sft test lint unit crash soak fuzz layouts trainers slow real bench clean
 
 setup: .venv/.ready
 
@@ -22,6 +22,10 @@ run: setup
 	$(BIN)/keepstep train examples/stdlib_lm/train.yaml
 	$(BIN)/keepstep infer examples/stdlib_lm/infer.yaml
 	@$(BIN)/python examples/stdlib_lm/summary.py
+
+# LoRA fine-tuning with TRL, killed in the middle of a save and started again, beside a run that nobody killed.
+run-sft: setup
+	$(BIN)/python examples/sft/demo.py
 
 test: lint unit
 
@@ -54,7 +58,7 @@ layouts: setup
 trainers: setup
 	$(BIN)/python -m pytest tests/integrations -m trainers
 
-# What needs a lot of memory or disk: a tensor above 4 GiB.
+# What needs a lot of memory, disk or time: a tensor above 4 GiB, the whole of an example.
 slow: setup
 	$(BIN)/python -m pytest -m slow
 

@@ -1,5 +1,6 @@
 """The examples run as they are, and a kill changes nothing. (The language model's kills: tests/crash/test_kills.py)"""
 
+import json
 import os
 import signal
 import subprocess
@@ -59,8 +60,6 @@ def test_the_language_model_beats_counting_pairs(monkeypatch: pytest.MonkeyPatch
 
 
 def test_the_inference_job_of_the_language_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import json
-
     from keepstep.config import load_job
     from keepstep.job.inference import InferenceJob
     from keepstep.job.train import TrainingJob
@@ -81,3 +80,59 @@ def test_the_inference_job_of_the_language_model(tmp_path: Path, monkeypatch: py
 
     assert [row["file"] for row in rows] == [corpus.Files()[i][0] for i in range(len(corpus.Files()))]
     assert all(0 < row["bits_per_byte"] < 9 for row in rows)
+
+
+def test_the_fine_tuning_killed_in_a_save_and_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [str(EXAMPLES / "sft"), *sys.path])
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    import base
+    import pairs
+    import train
+    from transformers import Trainer
+
+    found, texts = pairs.pairs(), pairs.sources()
+    assert len(found) > 1000
+    monkeypatch.setattr(train, "pairs", lambda: found[:100])
+    monkeypatch.setattr(base, "pairs", lambda: found[:100])
+    monkeypatch.setattr(base, "sources", lambda: texts[:20])
+    forks.values(lambda: base.make_base(tmp_path / "base", steps=2))
+
+    def start(name: str, killed_at: int | None = None) -> None:
+        save = Trainer._save_optimizer_and_scheduler
+
+        def dies(self: Trainer, folder: str) -> None:
+            save(self, folder)
+            if self.state.global_step == killed_at:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        Trainer._save_optimizer_and_scheduler = dies
+        steps = ["--base", str(tmp_path / "base"), "--steps", "6", "--save-steps", "2"]
+        sys.argv = ["train.py", str(tmp_path / name), *steps]
+        train.main()
+
+    assert forks.run(lambda: start("killed", 4))[0].killed
+    assert [path.name for path in (tmp_path / "killed").glob("checkpoint-*")] == ["checkpoint-2"]
+    forks.values(lambda: start("killed"))
+    forks.values(lambda: start("whole"))
+
+    def told(name: str) -> list[float]:
+        state = json.loads((tmp_path / name / "checkpoint-6" / "trainer_state.json").read_text())
+        return [row["loss"] for row in state["log_history"] if "loss" in row]
+
+    assert told("killed") == told("whole")
+    assert len(told("whole")) == 6
+    for file in ("adapter_model.safetensors", "tokenizer.json"):
+        assert (tmp_path / "killed/adapter" / file).read_bytes() == (tmp_path / "whole/adapter" / file).read_bytes()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_driver_of_the_fine_tuning(tmp_path: Path) -> None:
+    command = [sys.executable, str(EXAMPLES / "sft" / "demo.py")]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "killed (SIGKILL)" in done.stdout
+    assert "resumed from step 20" in done.stdout
+    assert "50 of 50 losses are the same, bit for bit; the adapters are the same, byte for byte" in done.stdout
+    losses = [float(line.split()[1]) for line in done.stdout.splitlines() if len(line.split()) == 3 and "." in line]
+    assert losses[-1] < losses[0] - 0.5

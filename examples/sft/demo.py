@@ -76,14 +76,17 @@ def run(script: str, *arguments: object, shows: tuple[str, ...]) -> None:
 
 
 def kill_in_a_save(folder: Path, step: int, options: tuple[object, ...]) -> None:
-    """SIGKILL as soon as the temporary folder of this step's save is there; after the save, where that was too quick."""
+    """SIGKILL when the temporary folder of this step's save is there, or after that save where it was quicker."""
     with tempfile.TemporaryFile("w+") as output, start("train.py", folder, *options, output=output) as process:
         while process.poll() is None:
             under_way = next(folder.glob(f".checkpoint-{step}.tmp-*"), None)
             if under_way or (folder / f"checkpoint-{step}").is_dir():
                 process.kill()
                 process.wait()
-                print(f"killed (SIGKILL); {f'{under_way.name} was there' if under_way else 'the save had just ended'}", flush=True)
+                print(
+                    f"killed (SIGKILL); {f'{under_way.name} was there' if under_way else 'the save had just ended'}",
+                    flush=True,
+                )
                 return
             time.sleep(0.002)
         output.seek(0)

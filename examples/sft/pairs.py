@@ -43,5 +43,7 @@ def _files() -> list[Path]:
     found = []
     for folder, subfolders, names in os.walk(_ROOT):
         subfolders[:] = [name for name in subfolders if name not in _SKIPPED]
-        found += [Path(folder, name) for name in names if name.endswith(".py") and not name.startswith("_sysconfigdata")]
+        found += [
+            Path(folder, name) for name in names if name.endswith(".py") and not name.startswith("_sysconfigdata")
+        ]
     return sorted(found)

@@ -22,6 +22,7 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("--base", type=Path, default=Path("runs/sft/base"))
     parser.add_argument("--steps", type=int, default=50)
+    parser.add_argument("--save-steps", type=int, default=10)
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
@@ -37,7 +38,7 @@ def main() -> None:
             learning_rate=5e-3,
             lr_scheduler_type="cosine",
             max_length=160,
-            save_steps=10,
+            save_steps=arguments.save_steps,
             save_total_limit=3,
             load_best_model_at_end=False,
             logging_steps=1,
