@@ -7,6 +7,7 @@ the Trainer writes by other means (configurations, tokenizer, its state as JSON)
 import os
 import sys
 import threading
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,6 +21,12 @@ _HOLDERS = (
     ("transformers.modeling_utils", "safe_save_file"),
     ("peft.peft_model", "safe_save_file"),
 )
+
+
+_DICTS = (dict, OrderedDict, defaultdict)
+_UNCHANGING = (type(None), bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
+# One at a time in a process: what is replaced belongs to all of it.
+_LOCK = threading.RLock()
 
 
 @dataclass
@@ -57,6 +64,8 @@ class Captured:
         self._pool = pool
         self._writes: list[Callable[[], None]] = []
         self._copies: dict[tuple[Any, ...], torch.Tensor] = {}
+        # A tensor that is gone may have left its address to another one.
+        self._sources: list[torch.Tensor] = []
         pool.begin()
 
     def write(self) -> None:
@@ -64,7 +73,11 @@ class Captured:
         for write in self._writes:
             write()
         self._writes.clear()
+
+    def end(self) -> None:
+        """All that is to be written was asked for."""
         self._copies.clear()
+        self._sources.clear()
 
     def later(self, write: Callable[[], None]) -> None:
         """Write this too, later."""
@@ -78,7 +91,7 @@ class Captured:
     def _copied(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return self._copied_tensor(value)
-        if isinstance(value, dict):
+        if type(value) in _DICTS:
             copied = value.copy()
             for name, held in value.items():
                 copied[name] = self._copied(held)
@@ -94,7 +107,17 @@ class Captured:
         key = (tensor.data_ptr(), tensor.shape, tensor.stride(), tensor.dtype, tensor.device)
         if not tensor.numel() or key not in self._copies:
             self._copies[key] = self._pool.copy(tensor)
+            self._sources.append(tensor)
         return self._copies[key]
+
+
+def _can_be_copied(value: Any) -> bool:
+    """Whether a copy is all of it: anything else is written at once, since it may change before its turn comes."""
+    if isinstance(value, torch.Tensor):
+        return type(value) in (torch.Tensor, torch.nn.Parameter)
+    if type(value) in _DICTS:
+        return all(map(_can_be_copied, value.values()))
+    return all(map(_can_be_copied, value)) if type(value) in (list, tuple) else isinstance(value, _UNCHANGING)
 
 
 @contextmanager
@@ -104,6 +127,11 @@ def capturing(pool: Pool) -> Iterator[Captured]:
     Yields:
         What is to be written. It is complete when the body is over.
     """
+    with _LOCK:
+        yield from _capturing(pool)
+
+
+def _capturing(pool: Pool) -> Iterator[Captured]:
     captured, own = Captured(pool), threading.get_ident()
     save = torch.save
     originals = [
@@ -113,14 +141,14 @@ def capturing(pool: Pool) -> Iterator[Captured]:
     ]
 
     def save_later(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
-        if threading.get_ident() != own or not isinstance(f, str | os.PathLike):
+        if threading.get_ident() != own or not isinstance(f, str | os.PathLike) or not _can_be_copied(obj):
             save(obj, f, *args, **kwargs)
             return
         captured.add(lambda copied: save(copied, f, *args, **kwargs), obj)
 
     def later(save_file: Callable[..., None]) -> Callable[..., None]:
         def save_file_later(tensors: Any, filename: Any, *args: Any, **kwargs: Any) -> None:
-            if threading.get_ident() != own:
+            if threading.get_ident() != own or not _can_be_copied(dict(tensors)):
                 save_file(tensors, filename, *args, **kwargs)
                 return
             captured.add(lambda copied: save_file(copied, filename, *args, **kwargs), dict(tensors))
@@ -133,6 +161,7 @@ def capturing(pool: Pool) -> Iterator[Captured]:
     try:
         yield captured
     finally:
+        captured.end()
         torch.save = save
         for module, name, original in originals:
             setattr(module, name, original)

@@ -36,7 +36,10 @@ def save_extras(trainer: Any, folder: Path, rank: int, more: dict[str, Any], los
     Raises:
         UnsupportedStateError: an attribute holds what cannot be stored.
     """
-    held = {name: _plain(getattr(trainer, name)) for name in _ATTRIBUTES if name in vars(trainer)}
+    # The names are usual ones: those of a trainer that somebody wrote for himself may mean anything.
+    is_known = any(one.__module__.startswith("trl.") for one in type(trainer).__mro__)
+    names = [name for name in _ATTRIBUTES if is_known and name in vars(trainer)]
+    held = {name: _plain(getattr(trainer, name)) for name in names}
     if loss is not None:
         held[_LOSS] = loss.detach().cpu().clone()
         held[_LOGGED] = trainer._globalstep_last_logged

@@ -27,7 +27,6 @@ _HOOKED = (
     "_load_rng_state",
     "_load_callback_state",
     "_load_best_model",
-    "get_batch_samples",
     "evaluate",
     "_maybe_log_save_evaluate",
     "_finalize_training",
@@ -77,7 +76,7 @@ def install() -> None:
             setattr(trainer_class, name, _hook(name, original))
     _install_skip()
     _install_uploads()
-    missing = {"train", "_get_output_dir", "_save_checkpoint", "_load_rng_state", "get_batch_samples"} - set(_originals)
+    missing = {"train", "_get_output_dir", "_save_checkpoint", "_load_rng_state"} - set(_originals)
     if missing:
         disable()
         import transformers

@@ -35,7 +35,8 @@ def lacks_memory(trainer: Any, world: World) -> bool:
 def _bytes_of(trainer: Any) -> int:
     held = [one for one in trainer.model.parameters() if one.requires_grad or not hasattr(trainer.model, "peft_config")]
     for state in trainer.optimizer.state.values():
-        held += [one for one in state.values() if isinstance(one, torch.Tensor)]
+        if isinstance(state, dict):
+            held += [one for one in state.values() if isinstance(one, torch.Tensor)]
     return sum(one.numel() * one.element_size() for one in map(_own_part, held))
 
 

@@ -8,14 +8,14 @@ Which samples come in which order is left to the Trainer.
 import contextlib
 import random
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any
 
 import numpy as np
 import torch
 import xxhash
-from torch.utils.data import IterableDataset, Sampler, SequentialSampler
+from torch.utils.data import DataLoader, IterableDataset, Sampler, SequentialSampler
 
 from keepstep.data.randomness import seed_for_collate, seed_for_sample
 from keepstep.errors import ConfigError
@@ -41,8 +41,8 @@ class Epoch:
 class SeededDataset:
     """A map-style data set whose samples draw random numbers that depend on seed, epoch and index only."""
 
-    def __init__(self, dataset: Any, seed: int, epoch: Epoch) -> None:
-        self.dataset, self._seed, self._epoch = dataset, seed, epoch
+    def __init__(self, dataset: Any, seed: int, epoch: Epoch, order: "DataOrder") -> None:
+        self.dataset, self._seed, self._epoch, self._order = dataset, seed, epoch, order
         self.batch_begins = 0
         if hasattr(dataset, "__getitems__"):
             self.__getitems__ = self._fetch_together
@@ -53,8 +53,14 @@ class SeededDataset:
         return len(self.dataset)
 
     def __getitem__(self, index: Any) -> Any:
-        seed_for_sample(self._seed, self._epoch.number, int(index))
-        return self.dataset[index]
+        with self._apart():
+            seed_for_sample(self._seed, self._epoch.number, _number_of(index))
+            return self.dataset[index]
+
+    def _apart(self) -> contextlib.AbstractContextManager[None]:
+        """Somebody else may read a sample, a callback say: what the model draws from stays as it is then too."""
+        is_ours = self._order is None or self._order.is_reading
+        return contextlib.nullcontext() if is_ours else untouched_random_states()
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__") or "dataset" not in self.__dict__:
@@ -62,19 +68,21 @@ class SeededDataset:
         return getattr(self.dataset, name)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "__getitems__"}
+        # In a worker process all that reads is the loader.
+        return {**{name: value for name, value in vars(self).items() if name != "__getitems__"}, "_order": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self.__getitems__ = self._fetch_together if hasattr(self.dataset, "__getitems__") else self._fetch_each
 
     def _fetch_together(self, indices: list[Any]) -> Any:
-        self.batch_begins = int(indices[0]) if indices else 0
-        seed_for_sample(self._seed, self._epoch.number, self.batch_begins)
-        return self.dataset.__getitems__(indices)
+        self.batch_begins = _number_of(indices[0]) if indices else 0
+        with self._apart():
+            seed_for_sample(self._seed, self._epoch.number, self.batch_begins)
+            return self.dataset.__getitems__(indices)
 
     def _fetch_each(self, indices: list[Any]) -> list[Any]:
-        self.batch_begins = int(indices[0]) if indices else 0
+        self.batch_begins = _number_of(indices[0]) if indices else 0
         return [self[index] for index in indices]
 
     def seed_collate(self) -> None:
@@ -89,8 +97,9 @@ class SeededCollate:
         self._collate, self._dataset = collate, dataset
 
     def __call__(self, features: Any) -> Any:
-        self._dataset.seed_collate()
-        return self._collate(features)
+        with self._dataset._apart():
+            self._dataset.seed_collate()
+            return self._collate(features)
 
 
 class WholeOrder(Sampler[Any]):
@@ -109,14 +118,8 @@ class WholeOrder(Sampler[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         self._order.sampler_begins(getattr(self.sampler, "generator", None))
-        drawn = islice(self.sampler, len(self.sampler))
-        try:
-            yield from array("q", drawn)
-        except TypeError as error:
-            raise ConfigError(
-                f"{type(self.sampler).__name__} gives other than whole numbers ({error}): keepstep cannot take up an "
-                "epoch in its middle with it"
-            ) from error
+        drawn = list(islice(self.sampler, len(self.sampler)))
+        yield from array("q", drawn) if all(type(index) is int for index in drawn) else drawn
 
 
 class DataOrder:
@@ -135,6 +138,8 @@ class DataOrder:
         self._epoch: Epoch | None = None
         self._generator: torch.Generator | None = None
         self._is_endless = False
+        self._undo: list[Callable[[], object]] = []
+        self.is_reading = False
         self._number, self._batches, self._has_begun = 0, 0, False
         self._to_restore: torch.Tensor | None = None
         self.generator_at_start: torch.Tensor | None = None
@@ -158,25 +163,53 @@ class DataOrder:
                     "draw goes on from epoch to epoch. Set dataloader_persistent_workers=False"
                 )
             # To the Trainer all of its passes are one epoch, whose length is the number of steps.
-            self._is_endless = not hasattr(dataset, "__len__")
-            return loader
+            self._is_endless = not _has_length(loader)
+            return self._take_iteration_over(loader)
         if dataset is None or isinstance(dataset, SeededDataset):
             return loader
-        seeded = SeededDataset(dataset, self._seed, self._epoch)
+        collate, holder = base.collate_fn, _holder_of_sampler(base)
+        seeded = SeededDataset(dataset, self._seed, self._epoch, self)
         # A DataLoader forbids to change these once it is made, since it may have workers; none has begun here.
         object.__setattr__(base, "dataset", seeded)
-        base.collate_fn = SeededCollate(base.collate_fn, seeded)
-        holder = _holder_of_sampler(base)
+        base.collate_fn = SeededCollate(collate, seeded)
+        self._undo += [
+            lambda: object.__setattr__(base, "dataset", dataset),
+            lambda: setattr(base, "collate_fn", collate),
+        ]
         if holder is not None:
-            holder.sampler = WholeOrder(holder.sampler, self)
+            sampler = holder.sampler
+            holder.sampler = WholeOrder(sampler, self)
+            self._undo.append(lambda: setattr(holder, "sampler", sampler))
+        return self._take_iteration_over(loader)
+
+    def _take_iteration_over(self, loader: Any) -> Any:
+        """Loaders of accelerate draw from the first batch on; one of torch when it is asked for an iterator."""
+        kind = type(loader)
+        if kind.__module__.startswith("torch.") and isinstance(loader, DataLoader):
+            order = self
+
+            def begin(own: Any) -> Any:
+                with order.reading():
+                    return kind.__iter__(own)
+
+            loader.__class__ = type(kind.__name__, (kind,), {"__iter__": begin})
+            self._undo.append(lambda: setattr(loader, "__class__", kind))
         return loader
+
+    def give_back(self) -> None:
+        """Leave the loader as it was found: it may be somebody's own."""
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
 
     def epoch_begins(self, number: int) -> None:
         """The next batch that is asked for is the first, or the first after skipped ones, of this epoch."""
         self._states = None
-        if self._is_endless:
-            number = self._number + self._has_begun
-            self._batches = 0 if self._has_begun else self._batches
+        if self._has_begun:
+            number = self._number + 1
+            self._batches = 0
+        elif self._is_endless:
+            number = self._number
         self._has_begun = True
         if self._epoch is not None:
             self._epoch.number = number
@@ -201,9 +234,11 @@ class DataOrder:
             torch.default_generator.manual_seed(int.from_bytes(digest[8:16], "little") >> 1)
         else:
             _set_random_states(self._states)
+        was_reading, self.is_reading = self.is_reading, True
         try:
             yield
         finally:
+            self.is_reading = was_reading
             self._states = _random_states()
             _set_random_states(models)
 
@@ -243,7 +278,24 @@ def _holder_of_sampler(loader: Any) -> Any:
     if found is None or isinstance(found.sampler, SequentialSampler | WholeOrder):
         return None
     is_seeded = type(found.sampler).__name__ == "SeedableRandomSampler"
-    return None if is_seeded or not hasattr(found.sampler, "__len__") else found
+    # Somebody's own sampler may look at the training as it goes, so it is asked for one index after the other.
+    is_known = type(found.sampler).__module__.split(".")[0] in ("torch", "transformers", "trl", "accelerate")
+    return found if is_known and not is_seeded and hasattr(found.sampler, "__len__") else None
+
+
+def _number_of(index: Any) -> int:
+    """A number for an index of any kind."""
+    try:
+        return int(index)
+    except (TypeError, ValueError):
+        return int(xxhash.xxh3_64_intdigest(repr(index).encode()) >> 1)
+
+
+def _has_length(loader: Any) -> bool:
+    try:
+        return len(loader) is not None
+    except (TypeError, NotImplementedError):
+        return False
 
 
 @contextlib.contextmanager

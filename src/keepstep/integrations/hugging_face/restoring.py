@@ -38,15 +38,24 @@ class Restoring:
         self._trainer, self._checkpoint, self._folder = trainer, checkpoint, folder
         self._world, self._order = world, order
         self._loss: torch.Tensor | None = None
-        self._owes_epoch_end = False
+        self._found: dict[str, Any] | None = None
+        self._owes_epoch_end = self._owes_evaluation = False
+        self.made_with: list[dict[str, Any]] = []
 
     def optimizer_and_scheduler(self, load: Callable[[], None]) -> None:
         """Load, and let the present arguments win where they differ."""
         trainer = self._trainer
-        wanted = settings.options_of(trainer.optimizer)
+        self.made_with = settings.options_of(trainer.optimizer)
         load()
-        if wanted:
-            self._list(settings.apply_options(trainer.optimizer, trainer.lr_scheduler, wanted))
+        if self.made_with:
+            then = (self._extras() or {}).get("made_with")
+            changes = settings.apply_options(trainer.optimizer, trainer.lr_scheduler, self.made_with, then)
+            self._list(changes)
+
+    def _extras(self) -> dict[str, Any] | None:
+        if self._checkpoint is not None and self._found is None:
+            self._found = extras.read_extras(self._checkpoint, self._world.rank)
+        return self._found
 
     def random_states(self, load: Callable[[], None], checkpoint: Path) -> None:
         """Load; ranks that the checkpoint does not know, where that was accepted, draw numbers of their own.
@@ -104,6 +113,7 @@ class Restoring:
         """
         trainer, checkpoint = self._trainer, self._checkpoint
         if checkpoint is None:
+            self.made_with = settings.options_of(trainer.optimizer)
             return
         state = trainer.state
         self._list(settings.apply_steps(state, trainer.args))
@@ -112,33 +122,45 @@ class Restoring:
             raise AlreadyCompleteError
         if trainer.args.ignore_data_skip and self._world.rank == 0:
             logger.warning("ignore_data_skip=True: samples of this epoch that were trained on come again")
-        found = extras.read_extras(checkpoint, self._world.rank)
+        found = self._extras()
         if found is not None:
             extras.apply_extras(trainer, found, checkpoint)
             self._loss = extras.apply_loss(trainer, found)
             self._order.restore(found.get("order", {}), is_mid_epoch=bool(found.get("is_mid_epoch")))
             self._owes_epoch_end = bool(found.get("owes_epoch_end"))
+            self._owes_evaluation = bool(found.get("owes_evaluation"))
+            self._found = None
 
     def epoch_begins(self) -> None:
-        """A save at the last step of an epoch comes before that epoch's end is told to callbacks, and before what is
-        logged and evaluated there: it is made up for.
+        """What came after the save, and is made up for: the end of an epoch (a save at its last step comes before that
+        is told to callbacks, logged and evaluated), and an evaluation that a stop left no time for.
 
         Raises:
             AlreadyCompleteError: that evaluation ends the run.
         """
-        if not self._owes_epoch_end or self._checkpoint is None:
+        if self._checkpoint is None or not (self._owes_epoch_end or self._owes_evaluation):
             return
-        self._owes_epoch_end = False
         trainer, state = self._trainer, self._trainer.state
         trainer._load_rng_state(str(self._checkpoint))
-        trainer.control = trainer.callback_handler.on_epoch_end(trainer.args, state, trainer.control)
+        if self._owes_evaluation:
+            trainer.control.should_evaluate = True
+            trainer.control.should_log = trainer.control.should_save = False
+            self._log_save_evaluate()
+        if self._owes_epoch_end and not trainer.control.should_training_stop:
+            trainer.control = trainer.callback_handler.on_epoch_end(trainer.args, state, trainer.control)
+            self._log_save_evaluate()
+        self._owes_epoch_end = self._owes_evaluation = False
+        if trainer.control.should_training_stop:
+            raise AlreadyCompleteError
+
+    def _log_save_evaluate(self) -> None:
+        trainer, state = self._trainer, self._trainer.state
         loss = getattr(trainer, "_tr_loss", None)
         if loss is None:  # transformers 4 keeps it in a variable of its loop
             loss, self._loss = torch.zeros((), device=trainer.args.device), self._loss
         epoch = int(state.epoch or 0) - 1
         trainer._maybe_log_save_evaluate(loss, None, trainer.model_wrapped, None, epoch, None, time.time())
-        if trainer.control.should_training_stop:
-            raise AlreadyCompleteError
+        trainer.control.should_evaluate = trainer.control.should_log = trainer.control.should_save = False
 
     def add_loss(self, loss: Any) -> None:
         """To the sum of losses that passes by, add once what was summed before the checkpoint."""

@@ -15,9 +15,11 @@ from keepstep.checkpoint.folder_saver import FolderSaver
 from keepstep.checkpoint.identity import RunIdentity
 from keepstep.checkpoint.save import SaveRequest, apply_retention
 from keepstep.dist.world import World, host_name
-from keepstep.errors import SaveError
+from keepstep.errors import ConfigError, SaveError
+from keepstep.integrations.hugging_face import contents
 from keepstep.integrations.hugging_face.capture import Captured, Pool, capturing
 from keepstep.integrations.hugging_face.extras import save_extras
+from keepstep.integrations.hugging_face.format import as_it_is_loaded
 from keepstep.integrations.hugging_face.memory import lacks_memory
 from keepstep.integrations.hugging_face.options import Options
 from keepstep.integrations.hugging_face.pushes import Pushes
@@ -75,6 +77,7 @@ class Saves:
         self._pushes = Pushes(trainer, folder, options.push_timeout_seconds)
         self._size = 0
         self._may_tell = True
+        self._handed_step: int | None = None
         self._tell_callbacks: Callable[..., Any] = trainer.callback_handler.on_save
         self._last: SaveRequest | None = None
         self.last_step: int | None = start.step or None
@@ -99,12 +102,14 @@ class Saves:
             SaveError: on every rank. Nothing was committed, earlier checkpoints are untouched.
         """
         self._may_tell = False
+        self._handed_step = int(self._trainer.state.global_step)
         self.wait()
         request = self._request()
         told = _Told(request, None, self._trainer.state.best_model_checkpoint, is_last=is_last)
 
         def write_all(content: Path, later: Callable[[Callable[[], None]], None]) -> None:
-            with nullcontext() if self._sharded is None else self._sharded.saving(later):
+            sharded = nullcontext() if self._sharded is None else self._sharded.saving(later)
+            with sharded, self._naming_no_best(), as_it_is_loaded(self._trainer):
                 write(request.temporary)
             self._complete(request, content, more, loss)
             told.pushes = push()
@@ -159,18 +164,39 @@ class Saves:
     def _complete(self, request: SaveRequest, content: Path, more: dict[str, Any], loss: Any) -> None:
         trainer, world = self._trainer, self._world
         content.mkdir(exist_ok=True)
-        self._name_best(request)
+        self._name_best(request.step)
         if trainer.args.should_save:
             # It was written with the name of the temporary folder, where this is the best one.
             trainer.state.save_to_json(str(content / "trainer_state.json"))
+        if self._sharded is None and not self._in_background and trainer.args.should_save:
+            held = contents.components_of(path.relative_to(content).as_posix() for path in content.rglob("*"))
+            if "model" not in held and not trainer.is_deepspeed_enabled:
+                raise ValueError(
+                    f"{type(trainer).__name__} has written no weights to {content}: does it write elsewhere?"
+                )
         if not trainer.args.save_only_model:
             save_extras(trainer, content, world.rank, more, loss)
 
-    def _name_best(self, request: SaveRequest) -> None:
+    @contextmanager
+    def _naming_no_best(self) -> Iterator[None]:
+        """The Trainer would look for the best one in the temporary folder, after a barrier at which a rank that has
+        failed never arrives."""
         state = self._trainer.state
-        best = state.best_model_checkpoint
-        if best is not None and Path(best).parent == request.temporary:
-            state.best_model_checkpoint = str(self._folder / Path(best).name)
+        if not hasattr(state, "best_global_step"):
+            yield
+            return
+        best, state.best_global_step = state.best_global_step, None
+        try:
+            yield
+        finally:
+            state.best_global_step = best
+
+    def _name_best(self, step: int) -> None:
+        state = self._trainer.state
+        best = getattr(state, "best_global_step", None)
+        path = self._folder / layout.TRAINER.checkpoint_name(int(best or 0))
+        if best and (best == step or path.is_dir()):
+            state.best_model_checkpoint = str(path)
 
     def _has_failed(self, told: _Told, error: SaveError) -> None:
         """What would have been the best checkpoint is not there: the one before stays it. Raises SaveError."""
@@ -191,6 +217,11 @@ class Saves:
         tell = handler.on_save
 
         def on_save(args: Any, state: Any, control: Any) -> Any:
+            if self._handed_step != state.global_step:
+                raise ConfigError(
+                    f"step {state.global_step} was saved without keepstep: {type(self._trainer).__name__} has a "
+                    "_save_checkpoint of its own that does not call super()._save_checkpoint(model, trial)"
+                )
             if self._may_tell:
                 return tell(args, state, control)
             control.should_save = False

@@ -97,6 +97,7 @@ class Session:
         self._stops = False
         self._loss: Any = None
         self._has_epoch_ended = False
+        self._has_left = self._owes_evaluation = False
         self._is_training = True
 
     def _close(self) -> None:
@@ -149,6 +150,8 @@ class Session:
 
         trainer = self._trainer
         trainer.is_in_train = False
+        if getattr(trainer, "neftune_noise_alpha", None) is not None:
+            trainer.neftune_hook_handle.remove()
         if trainer.args.load_best_model_at_end and trainer.state.best_model_checkpoint:
             trainer._load_best_model()
         if self._world.rank == 0:
@@ -157,10 +160,11 @@ class Session:
         return TrainOutput(trainer.state.global_step, loss, {"train_loss": loss})
 
     def _note_stop(self) -> None:
-        step = self._trainer.state.global_step
-        self._run.note_stop(step, self._saves.last_step)
+        step, saved = self._trainer.state.global_step, self._saves.last_step
+        self._run.note_stop(step, saved)
+        what = f"step {step} is saved" if step == saved else f"step {step} is not saved, and step {saved} is the newest"
         raise StopRequested(
-            f"a stop was requested: step {step} is saved in {self._folder}. Run the same command again, with "
+            f"a stop was requested: {what} in {self._folder}. Run the same command again, with "
             "resume_from_checkpoint=True, to go on"
         )
 
@@ -200,16 +204,24 @@ class Session:
         """While this trains, its loader draws from the data's stream. On the object, over what subclasses do."""
         trainer, order = self._trainer, self._order
         get = trainer.get_train_dataloader
-        with replaced(trainer, "get_train_dataloader", lambda: order.take_over(get())):
-            yield
+        read = trainer.get_batch_samples
 
-    def get_batch_samples(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        if not self._is_training:
-            return original(*args, **kwargs)
-        with self._order.reading():
-            batches, items = original(*args, **kwargs)
-        self._order.has_read(len(batches))
-        return batches, items
+        def get_batch_samples(*args: Any, **kwargs: Any) -> Any:
+            with order.reading():
+                found = read(*args, **kwargs)
+            order.has_read(len(found[0]))
+            return found
+
+        place = trainer._get_output_dir
+        with (
+            replaced(trainer, "_get_output_dir", lambda trial: self.get_output_dir(place, trial)),
+            replaced(trainer, "get_train_dataloader", lambda: order.take_over(get())),
+            replaced(trainer, "get_batch_samples", get_batch_samples),
+        ):
+            try:
+                yield
+            finally:
+                order.give_back()
 
     def epoch_begins(self) -> None:
         """Callbacks come before the first batch of an epoch is asked for."""
@@ -231,9 +243,21 @@ class Session:
 
     def maybe_log_save_evaluate(self, original: Callable[..., Any], tr_loss: Any, *args: Any, **kwargs: Any) -> Any:
         """The sum of losses since the last log passes by here, in every version of the Trainer."""
+        if not self._is_training:
+            return original(tr_loss, *args, **kwargs)
         self._restoring.add_loss(tr_loss)
         self._loss = tr_loss
-        return original(tr_loss, *args, **kwargs)
+        if not self._stops:
+            return original(tr_loss, *args, **kwargs)
+        # On a stop this step is saved, whatever others decide, and nothing comes after that: no evaluation that was not
+        # due, and one that was due when the run goes on.
+        if not self._has_left:
+            self._has_left = True
+            control = self._trainer.control
+            self._owes_evaluation, control.should_evaluate = control.should_evaluate, False
+            control.should_save = control.should_training_stop = True
+            return original(tr_loss, *args, **kwargs)
+        return None
 
     @contextmanager
     def _sparing_model_cards(self) -> Iterator[None]:
@@ -296,6 +320,8 @@ class Session:
             "order": self._order.state(),
             "is_mid_epoch": is_mid_epoch,
             "owes_epoch_end": not is_mid_epoch and not self._has_epoch_ended,
+            "owes_evaluation": self._owes_evaluation,
+            "made_with": self._restoring.made_with,
         }
         self._has_delayed_push = False
         self._saves.save(write, place, self._loss, is_last=is_last, push=lambda: self._has_delayed_push)

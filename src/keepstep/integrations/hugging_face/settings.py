@@ -13,15 +13,26 @@ _OF_SCHEDULE = ("lr", "initial_lr", "params")
 def options_of(optimizer: Any) -> list[dict[str, Any]]:
     """What an optimizer was made with, for each group of parameters: rates, decay, betas."""
     return [
-        {name: value for name, value in group.items() if name != "params"}
+        {name: value for name, value in group.items() if name != "params" and _is_option(value)}
         for group in getattr(optimizer, "param_groups", [])
     ]
 
 
-def apply_options(optimizer: Any, scheduler: Any, wanted: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Give an optimizer that was just loaded the options that it was made with in this start.
+def apply_options(
+    optimizer: Any,
+    scheduler: Any,
+    wanted: Sequence[Mapping[str, Any]],
+    made_then: Sequence[Mapping[str, Any]] | None,
+) -> list[str]:
+    """Give an optimizer that was just loaded the options that were changed by hand since.
 
-    Where none differs nothing is touched, so a run that goes on as it was stays the same bit for bit.
+    Optimizers keep state among their options too (a count of steps, say), and schedules and callbacks change them: only
+    what an optimizer is made with now and was not made with then is meant.
+
+    Args:
+        optimizer, scheduler: as loaded.
+        wanted: what they were made with in this start.
+        made_then: what they were made with in the start that saved; None where that is not known.
 
     Returns:
         What has changed, in words.
@@ -30,10 +41,12 @@ def apply_options(optimizer: Any, scheduler: Any, wanted: Sequence[Mapping[str, 
     if len(groups) != len(wanted):
         return []
     changes = []
+    known = made_then if made_then is not None and len(made_then) == len(groups) else [{}] * len(groups)
     for number, (group, options) in enumerate(zip(groups, wanted, strict=True)):
         where = f" (parameter group {number})" if len(groups) > 1 else ""
         for name, value in options.items():
-            if name not in _OF_SCHEDULE and name in group and _differs(group[name], value):
+            then = known[number]
+            if name not in _OF_SCHEDULE and name in group and name in then and _differs(then[name], value):
                 changes.append(f"{name}: {group[name]} -> {value}{where}")
                 group[name] = value
     return changes + _apply_rates(groups, scheduler, wanted)
@@ -75,6 +88,12 @@ def _apply_rates(groups: Sequence[Any], scheduler: Any, wanted: Sequence[Mapping
         if not changes and before != scheduler._last_lr:
             changes.append(f"rate of the next step: {before[0]} -> {scheduler._last_lr[0]} (of the present schedule)")
     return changes
+
+
+def _is_option(value: Any) -> bool:
+    if type(value) in (list, tuple):
+        return all(map(_is_option, value))
+    return value is None or type(value) in (bool, int, float, str)
 
 
 def _differs(one: Any, other: Any) -> bool:
