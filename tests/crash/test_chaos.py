@@ -48,6 +48,9 @@ def chaos(work: Path, *, ranks: int = 1, crash_rank: int = 0, modes: str = "befo
     return points_run
 
 
+# The tests hold a short form of it on forked processes: `test_chaos_trainer.py`.
+@pytest.mark.crash
+@pytest.mark.timeout(600)
 def test_some_points_of_one_process(tmp_path: Path) -> None:
     chaos(tmp_path, points=3)
 

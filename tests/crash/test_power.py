@@ -137,7 +137,7 @@ def _without_sync_of_the_checkpoint(folder: Path) -> dict[str, Any]:
     return _job(folder)
 
 
-@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.crash)])
 @pytest.mark.parametrize(
     "job", [_without_sync_of_the_parent, _without_sync_of_the_shard, _without_sync_of_the_checkpoint]
 )

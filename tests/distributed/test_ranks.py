@@ -150,7 +150,7 @@ def test_of_a_tracker_the_main_process_counts(tmp_path: Path) -> None:
     [
         *((phase, rank) for phase in ("snapshot.collect", "snapshot.pickle_trees") for rank in (0, 1, 3)),
         *(("save.write_shard", rank) for rank in (0, 1, 3)),
-        *((phase, 0) for phase in ("save._commit", "save._prepare", "save.publish")),
+        *((phase, 0) for phase in ("save._commit", "save.prepare", "save.publish")),
     ],
 )
 def test_one_rank_fails_and_all_raise_the_same_error(tmp_path: Path, rank: int, phase: str) -> None:
