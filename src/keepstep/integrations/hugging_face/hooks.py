@@ -40,18 +40,21 @@ _SKIP = "skip_first_batches"
 _UPLOADS = ("hf_api", "upload_folder")
 
 
-def enable(**options: Any) -> None:
-    """Let every Trainer of this process save, verify and resume through keepstep: for scripts that cannot be edited.
-
-    Args:
-        **options: see `Options`; those of `make_resumable` go before them.
-    """
+def attach(trainer: Any, options: Options) -> Any:
+    """Give one trainer a session. Returns the trainer. Raises ConfigError."""
     install()
-    _for_all[:] = [Options(**options)]
+    setattr(trainer, SESSION, Session(trainer, options))
+    return trainer
 
 
-def disable() -> None:
-    """Take `enable` back, and all hooks. Trainers that run are not touched."""
+def enable_all(options: Options) -> None:
+    """Give every trainer one that has none when it begins to train. Raises ConfigError."""
+    install()
+    _for_all[:] = [options]
+
+
+def uninstall() -> None:
+    """Take all hooks out. Trainers that run are not touched."""
     _for_all.clear()
     if _originals:
         trainer_class = _trainer_class()
@@ -78,7 +81,7 @@ def install() -> None:
     _install_uploads()
     missing = {"train", "_get_output_dir", "_save_checkpoint", "_load_rng_state"} - set(_originals)
     if missing:
-        disable()
+        uninstall()
         import transformers
 
         raise ConfigError(

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -26,12 +27,14 @@ from keepstep.integrations.hugging_face.restoring import AlreadyCompleteError, R
 from keepstep.integrations.hugging_face.saving import Saves
 from keepstep.integrations.hugging_face.starting import Start, choose_start
 from keepstep.plan import layout
+from keepstep.provenance.record import RunFacts
 from keepstep.storage.tracing import note_start, trace_this_process
 
 logger = logging.getLogger("keepstep")
 
 # The attribute of a trainer that holds its session.
 SESSION = "_keepstep_session"
+_DATA = "_keepstep_dataset"
 
 
 class Session:
@@ -136,13 +139,22 @@ class Session:
         with agreed(world, "identifying data, tokenizer and base weights", ResumeError):
             facts = facts_of(trainer)
             if world.rank == 0 and trainer.train_dataset is not None:
-                facts = with_dataset(facts, trainer.train_dataset)
+                facts = self._with_dataset(facts, trainer.train_dataset)
         identity = RunIdentity(
             self._folder, world, facts, self._config, tuple(self._options.accept), naming=layout.TRAINER
         )
         identity.describe([trainer.model])
         identity.record()
         return identity
+
+    def _with_dataset(self, facts: RunFacts, dataset: Any) -> RunFacts:
+        """What a data set was before it was read first: some keep what was read."""
+        held, sha256, parts = vars(self._trainer).get(_DATA, (None, None, {}))
+        if held is dataset:
+            return replace(facts, dataset_sha256=sha256, dataset_parts=parts)
+        facts = with_dataset(facts, dataset)
+        setattr(self._trainer, _DATA, (dataset, facts.dataset_sha256, facts.dataset_parts))
+        return facts
 
     def _already_complete(self) -> Any:
         """What `train()` returns for a run that is finished: its weights are loaded, and nothing else happens."""

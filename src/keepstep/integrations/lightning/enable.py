@@ -5,16 +5,12 @@ this in any process.
 """
 
 import logging
-import sys
-from collections.abc import Sequence
 from functools import wraps
-from importlib.abc import Loader, MetaPathFinder
-from importlib.machinery import ModuleSpec
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
 from keepstep.errors import ConfigError
+from keepstep.integrations.importing import when_imported
 
 logger = logging.getLogger("keepstep")
 
@@ -28,10 +24,7 @@ def enable() -> None:
     A Trainer that cannot be is left as it is, with a warning.
     """
     for name in _MODULES:
-        if name in sys.modules:
-            _patch(sys.modules[name])
-    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
-        sys.meta_path.insert(0, _Finder())
+        when_imported(name, _patch)
 
 
 def _patch(module: ModuleType) -> None:
@@ -52,39 +45,3 @@ def _patch(module: ModuleType) -> None:
 
     kind.__init__ = init
     setattr(kind, _MARK, True)
-
-
-class _Finder(MetaPathFinder):
-    """Lets others find the module, and patches it when it has been run."""
-
-    def __init__(self) -> None:
-        self._asking: set[str] = set()
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        if fullname not in _MODULES or fullname in self._asking:
-            return None
-        self._asking.add(fullname)
-        try:
-            spec = find_spec(fullname)
-        finally:
-            self._asking.discard(fullname)
-        if spec is not None and spec.loader is not None:
-            spec.loader = _Patching(spec.loader)
-        return spec
-
-
-class _Patching(Loader):
-    def __init__(self, loader: Loader) -> None:
-        self._loader = loader
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._loader, name)
-
-    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._loader.create_module(spec)
-
-    def exec_module(self, module: ModuleType) -> None:
-        self._loader.exec_module(module)
-        _patch(module)
