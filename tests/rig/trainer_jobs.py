@@ -96,7 +96,11 @@ def sft_trainer(folder: Path, **more: Any) -> Any:
         "per_device_train_batch_size": 2,
         "use_cpu": True,
         "bf16": False,
-        "activation_checkpointing": False,
+        (
+            "activation_checkpointing"
+            if hasattr(trl.SFTConfig, "activation_checkpointing")
+            else "gradient_checkpointing"
+        ): False,
         "report_to": [],
         "logging_steps": 1,
         "disable_tqdm": True,

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from transformers import EarlyStoppingCallback, Trainer, TrainerCallback
+from transformers import EarlyStoppingCallback, Trainer, TrainerCallback, TrainingArguments
 
 from keepstep.errors import (
     CheckpointNotFoundError,
@@ -238,6 +238,9 @@ def test_a_save_under_way_does_not_look_like_a_checkpoint(tmp_path: Path) -> Non
     assert seen == [(True, []), (True, ["checkpoint-2"]), (True, ["checkpoint-2", "checkpoint-4"])]
 
 
+@pytest.mark.skipif(
+    not hasattr(TrainingArguments, "enable_jit_checkpoint"), reason="transformers 4 has no just-in-time checkpoints"
+)
 def test_a_stop_signal_beside_just_in_time_checkpoints(tmp_path: Path) -> None:
     before = signal.getsignal(signal.SIGTERM)
 
