@@ -17,14 +17,16 @@ from keepstep.dist.agree import agreed
 from keepstep.dist.world import World, current_world
 from keepstep.errors import ResumeError, StopRequested
 from keepstep.integrations.hugging_face.callback import KeepstepCallback
+from keepstep.integrations.hugging_face.ending import already_complete, leave
 from keepstep.integrations.hugging_face.facts import facts_of
 from keepstep.integrations.hugging_face.jit import take_over_jit
 from keepstep.integrations.hugging_face.options import Options
-from keepstep.integrations.hugging_face.order import DataOrder, untouched_random_states
+from keepstep.integrations.hugging_face.order import DataOrder
 from keepstep.integrations.hugging_face.refusals import refuse_what_cannot_be_resumed
 from keepstep.integrations.hugging_face.replaced import replaced
 from keepstep.integrations.hugging_face.restoring import AlreadyCompleteError, Restoring
 from keepstep.integrations.hugging_face.saving import Saves
+from keepstep.integrations.hugging_face.seeded import untouched_random_states
 from keepstep.integrations.hugging_face.starting import Start, choose_start
 from keepstep.plan import layout
 from keepstep.provenance.record import RunFacts
@@ -81,7 +83,7 @@ class Session:
                     try:
                         output = original(self._start.path_for_trainer, trial, *rest, **more)
                     except AlreadyCompleteError:
-                        output = self._already_complete()
+                        output = already_complete(self._trainer, self._world)
                     self._saves.finish()
             if self._stops:
                 self._note_stop()
@@ -155,21 +157,6 @@ class Session:
         facts = with_dataset(facts, dataset)
         setattr(self._trainer, _DATA, (dataset, facts.dataset_sha256, facts.dataset_parts))
         return facts
-
-    def _already_complete(self) -> Any:
-        """What `train()` returns for a run that is finished: its weights are loaded, and nothing else happens."""
-        from transformers.trainer_utils import TrainOutput
-
-        trainer = self._trainer
-        trainer.is_in_train = False
-        if getattr(trainer, "neftune_noise_alpha", None) is not None:
-            trainer.neftune_hook_handle.remove()
-        if trainer.args.load_best_model_at_end and trainer.state.best_model_checkpoint:
-            trainer._load_best_model()
-        if self._world.rank == 0:
-            logger.info("Training is already complete, nothing to do (step %d)", trainer.state.global_step)
-        loss = next((one["train_loss"] for one in reversed(trainer.state.log_history) if "train_loss" in one), 0.0)
-        return TrainOutput(trainer.state.global_step, loss, {"train_loss": loss})
 
     def _note_stop(self) -> None:
         step, saved = self._trainer.state.global_step, self._saves.last_step
@@ -357,18 +344,8 @@ class Session:
         self._hides_checkpoints = True
         self._saves.wait()
         if self._stops:
-            return self._leave()
+            return leave(self._trainer)
         return original(*args, **kwargs)
-
-    def _leave(self) -> Any:
-        """On a stop there is no time for the best model, and no summary: this is not the end of the run."""
-        from transformers.trainer_utils import TrainOutput
-
-        trainer = self._trainer
-        trainer.control = trainer.callback_handler.on_train_end(trainer.args, trainer.state, trainer.control)
-        trainer._finish_current_push()
-        trainer.is_in_train = False
-        return TrainOutput(trainer.state.global_step, 0.0, {})
 
     def sorted_checkpoints(self, original: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         return [] if self._is_training else original(*args, **kwargs)
