@@ -9,7 +9,7 @@ from transformers import MixtralConfig, MixtralForCausalLM, Trainer, TrainerCall
 
 from keepstep.errors import ConfigError, SaveError
 from keepstep.integrations.hugging_face import make_resumable
-from tests.rig.trainers import Numbers, Ran, arguments, assert_twins, collate, run, tiny_model, tiny_trainer
+from tests.rig.trainers import Numbers, Ran, TinyModel, arguments, assert_twins, collate, run, tiny_model, tiny_trainer
 
 
 class Counting(torch.optim.SGD):
@@ -162,3 +162,35 @@ def test_a_loader_is_given_back_as_it_was_and_a_look_changes_nothing(tmp_path: P
     assert loader.dataset is dataset
     assert loader.batch_sampler.sampler is sampler
     assert isinstance(run(usual, tmp_path / "d"), Ran)
+
+
+class Hungry(TinyModel):
+    """Finds no memory for more than two samples."""
+
+    def forward(self, input_ids: Any = None, **more: Any) -> Any:  # type: ignore[override]
+        if self.training and len(self.seen) == 3 and len(input_ids) > 2:
+            raise RuntimeError("CUDA out of memory. Tried to allocate all of it")
+        return super().forward(input_ids=input_ids, **more)
+
+
+def test_a_trainer_that_starts_over_with_smaller_batches_is_its_own_twin(tmp_path: Path) -> None:
+    def build(folder: Path, callbacks: Any) -> Any:
+        set_seed(3)
+        model = Hungry(tiny_model().config)
+        model.seen = []
+        return tiny_trainer(
+            folder,
+            callbacks=callbacks,
+            model=model,
+            dataset=Numbers(draws=True),
+            auto_find_batch_size=True,
+            max_steps=40,
+            save_steps=10,
+        )
+
+    whole = run(build, tmp_path / "whole")
+    assert [len(samples) for samples, *_ in whole.seen[:5]] == [4, 4, 4, 2, 2]
+    run(build, tmp_path / "run", stop=38)
+    resumed = run(build, tmp_path / "run", resume=True)
+    assert len(resumed.seen) == 10
+    assert resumed.seen == whole.seen[-10:]

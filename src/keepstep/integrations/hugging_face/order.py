@@ -56,6 +56,8 @@ class DataOrder:
         """
         base = getattr(loader, "base_dataloader", loader)
         loader.keepstep_order = self
+        # Training begins, perhaps once more: after a batch that found no memory the Trainer starts over by itself.
+        self._number, self._batches, self._has_begun, self._states = 0, 0, False, None
         has_workers = getattr(base, "num_workers", 0) > 0
         is_persistent = has_workers and bool(getattr(base, "persistent_workers", False))
         self._epoch = Epoch(is_shared=is_persistent)
