@@ -9,14 +9,14 @@ from torch.distributed.checkpoint._nested_dict import flatten_state_dict
 from torch.distributed.tensor import DTensor
 
 from keepstep.checkpoint.snapshot import Snapshots
-from keepstep.dcp.entries import Entry, Stored
+from keepstep.dcp.entries import Entry
 from keepstep.dcp.fragments import MetadataParts
 from keepstep.dcp.writer import write_file, write_shard
 from keepstep.dist.agree import agreed
 from keepstep.dist.world import World
 from keepstep.errors import SaveError
 from keepstep.plan import layout
-from keepstep.state.component import LoadRequest, refuse_unstorable
+from keepstep.state.component import refuse_unstorable
 from keepstep.storage.writer import Writer
 
 _VALUES = (type(None), bool, int, float, str, bytes)
@@ -34,15 +34,6 @@ class _State:
         for key, value in self.flat.items():
             refuse_unstorable(key, value)
         return {key: Entry(value) for key, value in self.flat.items()}
-
-    def request(self, stored: Mapping[str, Stored]) -> LoadRequest:
-        raise NotImplementedError
-
-    def check(self, trees: Mapping[str, Any]) -> None:
-        raise NotImplementedError
-
-    def apply(self, values: Mapping[str, Any]) -> None:
-        raise NotImplementedError
 
 
 class DcpFolder:

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Callable
 from pathlib import Path
 
-from keepstep.checkpoint.resume import DamagePolicy, Resumed, look, refuse
+from keepstep.checkpoint.resume import DamagePolicy, Resumed, look, refuse, warn_of_ignored
 from keepstep.dist.agree import agreed
 from keepstep.dist.world import World
 from keepstep.errors import DamagedCheckpointError, ResumeError
@@ -45,10 +45,7 @@ def choose(
     """
     policy = policy or DamagePolicy()
     decision = look(folder, world, requested, naming)
-    for name in decision.odd:
-        _warn(world, f"ignored {folder / name}: a checkpoint is a folder, and this is a link or a file")
-    for found in decision.ignored:
-        _warn(world, f"ignored {folder / naming.checkpoint_name(found.step)}: {found.problem}")
+    warn_of_ignored(folder, decision, world, naming)
     refuse(folder, decision)
     if decision.start is Start.FRESH:
         return Resumed(0, None)

@@ -34,7 +34,11 @@ class SavedFolder:
 
 
 def save_folder(
-    request: SaveRequest, write: Callable[[Path], None], world: World, complete: Callable[[Path], None], size: int = 0
+    request: SaveRequest,
+    write: Callable[[Path], None],
+    world: World,
+    complete: Callable[[Path], None] = lambda path: None,
+    size: int = 0,
 ) -> SavedFolder:
     """Let files be written into a temporary folder, and commit that. Collective.
 
@@ -52,7 +56,7 @@ def save_folder(
         begin_folder(request, world, size)
         with agreed(world, phase_of(request, "writing"), SaveError):
             write(request.content)
-        return end_folder(request, world, complete, started, time.monotonic() - started)
+        return end_folder(request, world, started, time.monotonic() - started, complete)
 
 
 def begin_folder(request: SaveRequest, world: World, size: int = 0) -> None:
@@ -64,7 +68,11 @@ def begin_folder(request: SaveRequest, world: World, size: int = 0) -> None:
 
 
 def end_folder(
-    request: SaveRequest, world: World, complete: Callable[[Path], None], started: float, write_seconds: float
+    request: SaveRequest,
+    world: World,
+    started: float,
+    write_seconds: float,
+    complete: Callable[[Path], None] = lambda path: None,
 ) -> SavedFolder:
     """Commit what lies in the temporary folder, and delete what retention gives up. Collective. Raises SaveError."""
     size = commit_folder(request, world, complete)

@@ -1,26 +1,19 @@
 """Saves of folders that others write, one after the other: in the foreground, or each on a thread of its own."""
 
-import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from torch.distributed import DistError
-
 from keepstep.checkpoint.background import PendingSave
 from keepstep.checkpoint.folder_save import SavedFolder, begin_folder, discarding, end_folder, save_folder
+from keepstep.checkpoint.meeting import Meetings, naming_failures
 from keepstep.checkpoint.save import SaveRequest, phase_of
 from keepstep.checkpoint.watchdog import watched
 from keepstep.dist.agree import agreed
-from keepstep.dist.background import BackgroundWorld
-from keepstep.dist.mailbox import Mailbox
 from keepstep.dist.world import World
-from keepstep.errors import RankFailedError, SaveError
+from keepstep.errors import SaveError
 from keepstep.storage.priority import stand_back
-
-# Seconds that a rank which ends by an error waits for others that may be gone.
-_IMPATIENCE = 15.0
 
 
 class FolderSaver:
@@ -34,44 +27,28 @@ class FolderSaver:
 
     def __init__(self, world: World, *, hang_seconds: float, timeout_seconds: float) -> None:
         self._world = world
-        self._hang_seconds, self._timeout_seconds = hang_seconds, timeout_seconds
+        self._hang_seconds = hang_seconds
+        self._meetings = Meetings(world, timeout_seconds)
         self._pending: PendingSave[SavedFolder] | None = None
-        self._mailbox: Mailbox | None = None
-        self._meeting: BackgroundWorld | None = None
-        self._number = 0
 
     @property
     def is_over(self) -> bool:
         """Whether no save is under way on this rank."""
         return self._pending is None or self._pending.is_over
 
-    @property
-    def pending_step(self) -> int | None:
-        """The step whose save is under way, or whose outcome nobody has asked for; None when there is none."""
-        return None if self._pending is None else self._pending.step
-
-    def save(
-        self, request: SaveRequest, write: Callable[[Path], None], complete: Callable[[Path], None], size: int
-    ) -> SavedFolder:
+    def save(self, request: SaveRequest, write: Callable[[Path], None], size: int) -> SavedFolder:
         """Save now, and wait. Arguments and errors as of `save_folder`."""
         with watched(f"saving step {request.step}", self._hang_seconds):
-            return save_folder(request, write, self._world, complete, size)
+            return save_folder(request, write, self._world, size=size)
 
-    def start(
-        self,
-        request: SaveRequest,
-        take: Callable[[Path], None],
-        write: Callable[[], None],
-        complete: Callable[[Path], None],
-        size: int,
-    ) -> None:
+    def start(self, request: SaveRequest, take: Callable[[Path], None], write: Callable[[], None], size: int) -> None:
         """Take a snapshot now, and let it be written and committed beside the job. No save may be under way.
 
         Args:
             request: what is saved where.
             take: called on all ranks, now, with the folder that becomes the checkpoint; what it writes is small.
             write: called on all ranks, on the other thread: writes the rest.
-            complete, size: as of `save_folder`.
+            size: as of `save_folder`.
 
         Raises:
             SaveError: on every rank, naming the rank that failed. Nothing was committed.
@@ -83,25 +60,20 @@ class FolderSaver:
             begin_folder(request, self._world, size)
             with agreed(self._world, phase_of(request, "taking a snapshot"), SaveError):
                 take(request.content)
-        meeting = self._meeting = self._meet()
+        meeting = self._meetings.next()
 
         def work() -> SavedFolder:
             stand_back()
-            try:
-                with (
-                    meeting.beating(),
-                    watched(f"saving step {request.step} in the background", self._hang_seconds),
-                    discarding(request, meeting),
-                ):
-                    with agreed(meeting, phase_of(request, "writing"), SaveError):
-                        write()
-                    return end_folder(request, meeting, complete, started, time.monotonic() - started)
-            except SaveError:
-                raise
-            except (RankFailedError, DistError) as error:
-                phase = phase_of(request, "meeting the other ranks")
-                text = f"{phase} failed: {error}. Whether it was committed before, only a look into the folder tells"
-                raise SaveError(text, rank=getattr(error, "rank", 0), phase=phase) from error
+            what = f"saving step {request.step} in the background"
+            with (
+                naming_failures(request),
+                meeting.beating(),
+                watched(what, self._hang_seconds),
+                discarding(request, meeting),
+            ):
+                with agreed(meeting, phase_of(request, "writing"), SaveError):
+                    write()
+                return end_folder(request, meeting, started, time.monotonic() - started)
 
         self._pending = PendingSave(request.step, work)
 
@@ -118,17 +90,6 @@ class FolderSaver:
 
     def abandon(self) -> None:
         """This rank ends by an error: do not wait long for ranks that may be gone."""
-        if self._meeting is not None:
-            self._meeting.patience = min(self._meeting.patience, _IMPATIENCE)
+        self._meetings.hurry()
         with suppress(SaveError):
             self.wait()
-
-    def _meet(self) -> BackgroundWorld:
-        if self._mailbox is None:
-            self._mailbox = self._world.mailbox(self._world.broadcast(secrets.token_hex(8)))
-        if self._meeting is not None:
-            self._meeting.sweep()
-        self._number += 1
-        return BackgroundWorld(
-            self._world.rank, self._world.size, self._mailbox, f"{self._number}/", longest=self._timeout_seconds
-        )

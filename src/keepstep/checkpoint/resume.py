@@ -98,6 +98,14 @@ def look(folder: Path, world: World, requested: int | None = None, naming: Namin
     )
 
 
+def warn_of_ignored(folder: Path, decision: ResumeDecision, world: World, naming: Naming = layout.NATIVE) -> None:
+    """Name, on the main process, what looks like a checkpoint and is passed over."""
+    for name in decision.odd:
+        _warn(world, f"ignored {folder / name}: a checkpoint is a folder, and this is a link or a file")
+    for found in decision.ignored:
+        _warn(world, f"ignored {folder / naming.checkpoint_name(found.step)}: {found.problem}")
+
+
 def refuse(folder: Path, decision: ResumeDecision) -> None:
     """Raise what a decision means, where it means neither a fresh start nor a resume.
 
@@ -142,10 +150,7 @@ def resume(
         ResumeError: a rank failed; named on all ranks.
     """
     decision = look(folder, world, requested)
-    for name in decision.odd:
-        _warn(world, f"ignored {folder / name}: a checkpoint is a folder, and this is a link or a file")
-    for found in decision.ignored:
-        _warn(world, f"ignored {folder / layout.checkpoint_name(found.step)}: {found.problem}")
+    warn_of_ignored(folder, decision, world)
     refuse(folder, decision)
     if decision.start is Start.FRESH:
         return Resumed(0, None)

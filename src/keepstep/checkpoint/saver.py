@@ -2,21 +2,17 @@
 
 import contextlib
 import logging
-import secrets
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from torch.distributed import DistError
-
 from keepstep.checkpoint.background import PendingSave
+from keepstep.checkpoint.meeting import Meetings, naming_failures
 from keepstep.checkpoint.save import Saved, SaveRequest, phase_of, save
 from keepstep.checkpoint.snapshot import Snapshot, Snapshots
 from keepstep.checkpoint.watchdog import watched
 from keepstep.dcp.fragments import MetadataParts
 from keepstep.dist.background import LONGEST_SECONDS, BackgroundWorld
-from keepstep.dist.mailbox import Mailbox
 from keepstep.dist.world import World, host_name
-from keepstep.errors import RankFailedError, SaveError
 from keepstep.plan.pace import straggler
 from keepstep.state.component import Component
 from keepstep.storage.priority import stand_back
@@ -25,8 +21,6 @@ from keepstep.storage.writer import Writer
 
 logger = logging.getLogger("keepstep")
 
-# Seconds that a rank which ends by an error waits for others that may be gone.
-_IMPATIENCE = 15.0
 # Saves whose time counts for what the next will take.
 _REMEMBERED = 3
 
@@ -52,15 +46,13 @@ class Saver:
         timeout_seconds: float = LONGEST_SECONDS,
     ) -> None:
         self._world = world
-        self._hang_seconds, self._timeout_seconds = hang_seconds, timeout_seconds
+        self._hang_seconds = hang_seconds
+        self._meetings = Meetings(world, timeout_seconds)
         self._snapshots = Snapshots(components, world, buffered=in_background)
         self._parts = MetadataParts()
         self._writer, self._background_writer = Writer(), Writer(begin_thread=stand_back)
         self._pending: PendingSave[Saved] | None = None
-        self._meeting: BackgroundWorld | None = None
         self._hosts: list[str] = []
-        self._mailbox: Mailbox | None = None
-        self._number = 0
         self._has_begun = False
         self._took: deque[float] = deque(maxlen=_REMEMBERED)
         self.last_step: int | None = None
@@ -106,7 +98,7 @@ class Saver:
         if not self._hosts:
             self._hosts = self._world.gather(host_name())
         if snapshot.in_memory:
-            meeting = self._meeting = self._meet()
+            meeting = self._meetings.next()
             self._pending = PendingSave(request.step, lambda: self._save_in_background(request, snapshot, meeting))
         else:
             with self._noting_failures():
@@ -132,8 +124,7 @@ class Saver:
 
     def abandon(self) -> None:
         """This rank ends by an error: do not wait long for ranks that may be gone."""
-        if self._meeting is not None:
-            self._meeting.patience = min(self._meeting.patience, _IMPATIENCE)
+        self._meetings.hurry()
 
     def release(self) -> None:
         """Give memory back. The next save takes it anew."""
@@ -151,15 +142,9 @@ class Saver:
 
     def _save_in_background(self, request: SaveRequest, snapshot: Snapshot, meeting: BackgroundWorld) -> Saved:
         stand_back()
-        try:
-            with meeting.beating(), watched(f"saving step {request.step} in the background", self._hang_seconds):
-                return self._save(request, snapshot, meeting, self._background_writer)
-        except SaveError:
-            raise
-        except (RankFailedError, DistError) as error:
-            phase = phase_of(request, "meeting the other ranks")
-            text = f"{phase} failed: {error}. Whether it was committed before, only a look into the folder tells"
-            raise SaveError(text, rank=getattr(error, "rank", 0), phase=phase) from error
+        what = f"saving step {request.step} in the background"
+        with naming_failures(request), meeting.beating(), watched(what, self._hang_seconds):
+            return self._save(request, snapshot, meeting, self._background_writer)
 
     def _tell(self, request: SaveRequest, snapshot: Snapshot, saved: Saved) -> None:
         size = sum(share.size for share in saved.shares)
@@ -194,14 +179,3 @@ class Saver:
         except BaseException:
             self._snapshots.forget_told()
             raise
-
-    def _meet(self) -> BackgroundWorld:
-        """A meeting place of the background threads for one save."""
-        if self._mailbox is None:
-            self._mailbox = self._world.mailbox(self._world.broadcast(secrets.token_hex(8)))
-        if self._meeting is not None:
-            self._meeting.sweep()
-        self._number += 1
-        return BackgroundWorld(
-            self._world.rank, self._world.size, self._mailbox, f"{self._number}/", longest=self._timeout_seconds
-        )

@@ -22,7 +22,7 @@ from keepstep.dist.agree import agreed, told_by_all
 from keepstep.dist.world import World, host_name
 from keepstep.errors import SaveError
 from keepstep.plan.room import Need, decide_room
-from keepstep.state.component import Component
+from keepstep.state.component import Saveable
 from keepstep.state.job_state import collect
 from keepstep.storage.buffers import PageBuffer
 from keepstep.storage.memory import available_bytes
@@ -77,7 +77,7 @@ class Snapshots:
         buffered: copy all state, if memory allows it, so that the job can go on at once.
     """
 
-    def __init__(self, components: Sequence[Component], world: World, *, buffered: bool) -> None:
+    def __init__(self, components: Sequence[Saveable], world: World, *, buffered: bool) -> None:
         self._components, self._world = components, world
         self._buffered = buffered
         self._plan: Plan | None = None

@@ -31,13 +31,17 @@ class LoadRequest:
     exempt: set[str] = field(default_factory=set)
 
 
-class Component(Protocol):
-    """One part of a job's state. Keys are global: they begin with the component's name."""
+class Saveable(Protocol):
+    """What can be saved."""
 
     name: str
 
     def collect(self) -> dict[str, Entry]:
         """Everything to save, now. Changes nothing and draws no random number."""
+
+
+class Component(Saveable, Protocol):
+    """One part of a job's state. Keys are global: they begin with the component's name."""
 
     def request(self, stored: Mapping[str, Stored]) -> LoadRequest:
         """What to read, given all keys of a checkpoint. Changes nothing; StateMismatchError is for what cannot be."""

@@ -12,7 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from keepstep.dcp.entries import Entry, Scope, Stored
 from keepstep.dist.world import World
 from keepstep.errors import StateError, StateMismatchError
-from keepstep.state.component import Component, LoadRequest, refuse_unstorable
+from keepstep.state.component import Component, LoadRequest, Saveable, refuse_unstorable
 from keepstep.state.data import DataComponent
 from keepstep.state.model import ModelComponent
 from keepstep.state.optimizer import OptimizerComponent
@@ -130,7 +130,7 @@ class JobState:
         return parts
 
 
-def collect(components: Sequence[Component]) -> dict[str, Entry]:
+def collect(components: Sequence[Saveable]) -> dict[str, Entry]:
     """All entries of all components. Raises StateError when two claim one key.
 
     A state_dict() of a user's may draw random numbers (a StatefulDataLoader does): random states are read before any

@@ -1,16 +1,25 @@
 """What identifies a run of a Trainer."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import xxhash
 
+from keepstep.checkpoint.identity import RunIdentity, with_dataset
+from keepstep.config.checkpointing import CheckpointingConfig
+from keepstep.dist.agree import agreed
+from keepstep.dist.world import World
+from keepstep.errors import ResumeError
+from keepstep.plan import layout
 from keepstep.provenance.record import RunFacts
 from keepstep.provenance.tokenizer import is_tokenizer, tokenizer_digest
 
+# The attribute of a trainer that holds its data set, and the digests of that.
+_DATA = "_keepstep_dataset"
 # Where things lie, and what is logged, kept, evaluated or pushed: none of it changes what is trained.
 _NEUTRAL = re.compile(
     r"output_dir|run_name|report_to|project|trackio_.*|logging_.*|log_.*|disable_tqdm|save_.*|push_to_hub.*|hub_.*|"
@@ -20,6 +29,35 @@ _NEUTRAL = re.compile(
     r"enable_jit_checkpoint|restore_callback_states_from_checkpoint|include_.*|batch_eval_metrics|no_cuda|use_cpu|"
     r"seed|per_gpu_.*|mp_parameters|debug|dataset_num_proc|skip_memory_metrics|.*_token"
 )
+
+
+def identify(
+    trainer: Any, folder: Path, world: World, config: CheckpointingConfig, accept: Sequence[str]
+) -> RunIdentity:
+    """Collect what identifies a run that is about to train. Collective.
+
+    Raises:
+        ConfigError: something is to be accepted that is not compared.
+        ResumeError: data or tokenizer cannot be read.
+    """
+    with agreed(world, "identifying data, tokenizer and base weights", ResumeError):
+        facts = facts_of(trainer)
+        if world.rank == 0 and trainer.train_dataset is not None:
+            facts = _with_dataset(trainer, facts)
+    identity = RunIdentity(folder, world, facts, config, accept, naming=layout.TRAINER)
+    identity.describe([trainer.model])
+    identity.record()
+    return identity
+
+
+def _with_dataset(trainer: Any, facts: RunFacts) -> RunFacts:
+    """What a data set was before it was read first: some keep what was read."""
+    held, sha256, parts = vars(trainer).get(_DATA, (None, None, {}))
+    if held is trainer.train_dataset:
+        return replace(facts, dataset_sha256=sha256, dataset_parts=parts)
+    facts = with_dataset(facts, trainer.train_dataset)
+    setattr(trainer, _DATA, (trainer.train_dataset, facts.dataset_sha256, facts.dataset_parts))
+    return facts
 
 
 def facts_of(trainer: Any) -> RunFacts:

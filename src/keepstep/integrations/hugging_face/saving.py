@@ -17,6 +17,7 @@ from keepstep.checkpoint.save import SaveRequest, apply_retention
 from keepstep.dist.world import World, host_name
 from keepstep.errors import ConfigError, SaveError
 from keepstep.integrations.hugging_face import contents
+from keepstep.integrations.hugging_face.best import best_steps, name_best, named_step, naming_no_best
 from keepstep.integrations.hugging_face.capture import Captured, Pool, capturing
 from keepstep.integrations.hugging_face.extras import save_extras
 from keepstep.integrations.hugging_face.format import as_it_is_loaded
@@ -53,7 +54,6 @@ class Saves:
 
     Attributes:
         last_step: the step that was committed last, or that this start went on from.
-        is_busy: whether a save is under way whose callbacks have not been told.
     """
 
     def __init__(
@@ -82,10 +82,6 @@ class Saves:
         self._last: SaveRequest | None = None
         self.last_step: int | None = start.step or None
 
-    @property
-    def is_busy(self) -> bool:
-        return self._told is not None
-
     def save(
         self, write: Callable[[Path], None], more: dict[str, Any], loss: Any, *, is_last: bool, push: Callable[[], bool]
     ) -> None:
@@ -109,7 +105,7 @@ class Saves:
 
         def write_all(content: Path, later: Callable[[Callable[[], None]], None]) -> None:
             sharded = nullcontext() if self._sharded is None else self._sharded.saving(later)
-            with sharded, self._naming_no_best(), as_it_is_loaded(self._trainer):
+            with sharded, naming_no_best(self._trainer.state), as_it_is_loaded(self._trainer):
                 write(request.temporary)
             self._complete(request, content, more, loss)
             told.pushes = push()
@@ -124,9 +120,7 @@ class Saves:
                 if is_last:
                     self.wait()
                 return
-            saved = self._saver.save(
-                request, lambda content: write_all(content, lambda write: write()), lambda content: None, self._size
-            )
+            saved = self._saver.save(request, lambda content: write_all(content, _at_once), self._size)
         except SaveError as error:
             self._has_failed(told, error)
             return
@@ -159,12 +153,12 @@ class Saves:
                 write_all(content, captured.later)
             taken.append(captured)
 
-        self._saver.start(request, take, lambda: taken[0].write(), lambda content: None, self._size)
+        self._saver.start(request, take, lambda: taken[0].write(), self._size)
 
     def _complete(self, request: SaveRequest, content: Path, more: dict[str, Any], loss: Any) -> None:
         trainer, world = self._trainer, self._world
         content.mkdir(exist_ok=True)
-        self._name_best(request.step)
+        name_best(trainer.state, self._folder, request.step)
         if trainer.args.should_save:
             # It was written with the name of the temporary folder, where this is the best one.
             trainer.state.save_to_json(str(content / "trainer_state.json"))
@@ -177,32 +171,10 @@ class Saves:
         if not trainer.args.save_only_model:
             save_extras(trainer, content, world.rank, more, loss)
 
-    @contextmanager
-    def _naming_no_best(self) -> Iterator[None]:
-        """The Trainer would look for the best one in the temporary folder, after a barrier at which a rank that has
-        failed never arrives."""
-        state = self._trainer.state
-        if not hasattr(state, "best_global_step"):
-            yield
-            return
-        best, state.best_global_step = state.best_global_step, None
-        try:
-            yield
-        finally:
-            state.best_global_step = best
-
-    def _name_best(self, step: int) -> None:
-        state = self._trainer.state
-        best = getattr(state, "best_global_step", None)
-        path = self._folder / layout.TRAINER.checkpoint_name(int(best or 0))
-        if best and (best == step or path.is_dir()):
-            state.best_model_checkpoint = str(path)
-
     def _has_failed(self, told: _Told, error: SaveError) -> None:
         """What would have been the best checkpoint is not there: the one before stays it. Raises SaveError."""
         state = self._trainer.state
-        best = layout.TRAINER.step_of(Path(state.best_model_checkpoint).name) if state.best_model_checkpoint else None
-        if best == told.request.step:
+        if named_step(state) == told.request.step:
             state.best_model_checkpoint = told.best
         self._failed.take(error, told.request.step, is_needed=told.is_last)
 
@@ -255,16 +227,10 @@ class Saves:
             record=self._identity.record(),
             components=self._components(),
             num_to_keep=limit if limit and limit > 0 else None,
-            protected=self._best_step(),
+            protected=best_steps(trainer.state),
             naming=layout.TRAINER,
             inner=layout.TRAINER.checkpoint_name(step),
         )
-
-    def _best_step(self) -> tuple[int, ...]:
-        state = self._trainer.state
-        named = layout.TRAINER.step_of(Path(state.best_model_checkpoint).name) if state.best_model_checkpoint else None
-        known = getattr(state, "best_global_step", None)
-        return tuple({int(step) for step in (named, known) if step})
 
     def _components(self) -> tuple[str, ...]:
         trainer = self._trainer
@@ -313,6 +279,10 @@ class Saves:
             self._saver.abandon()
         self._pool.release()
         self._pushes.close()
+
+
+def _at_once(write: Callable[[], None]) -> None:
+    write()
 
 
 def _can_be_captured(trainer: Any) -> bool:

@@ -3,13 +3,11 @@
 import logging
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from keepstep.checkpoint.failed_saves import FailedSaves
-from keepstep.checkpoint.identity import RunIdentity, with_dataset
 from keepstep.checkpoint.run_folder import RunFolder
 from keepstep.checkpoint.stop import StopNotice
 from keepstep.checkpoint.watchdog import watched
@@ -18,8 +16,9 @@ from keepstep.dist.world import World, current_world
 from keepstep.errors import ResumeError, StopRequested
 from keepstep.integrations.hugging_face.callback import KeepstepCallback
 from keepstep.integrations.hugging_face.ending import already_complete, leave
-from keepstep.integrations.hugging_face.facts import facts_of
+from keepstep.integrations.hugging_face.facts import identify
 from keepstep.integrations.hugging_face.jit import take_over_jit
+from keepstep.integrations.hugging_face.model_card import sparing_model_cards
 from keepstep.integrations.hugging_face.options import Options
 from keepstep.integrations.hugging_face.order import DataOrder
 from keepstep.integrations.hugging_face.refusals import refuse_what_cannot_be_resumed
@@ -29,14 +28,12 @@ from keepstep.integrations.hugging_face.saving import Saves
 from keepstep.integrations.hugging_face.seeded import untouched_random_states
 from keepstep.integrations.hugging_face.starting import Start, choose_start
 from keepstep.plan import layout
-from keepstep.provenance.record import RunFacts
 from keepstep.storage.tracing import note_start, trace_this_process
 
 logger = logging.getLogger("keepstep")
 
 # The attribute of a trainer that holds its session.
 SESSION = "_keepstep_session"
-_DATA = "_keepstep_dataset"
 
 
 class Session:
@@ -75,7 +72,7 @@ class Session:
         refuse_what_cannot_be_resumed(trainer)
         self._open(Path(trainer._get_output_dir(trial)), trial)
         try:
-            with self._getting_data(), self._listening(), self._sparing_model_cards():
+            with self._getting_data(), self._listening(), sparing_model_cards(trainer):
                 if resume_from_checkpoint is None and self._options.auto_resume:
                     resume_from_checkpoint = True
                 self._start = self._choose(resume_from_checkpoint)
@@ -119,7 +116,7 @@ class Session:
         with agreed(world, f"making {self._folder}", ResumeError):
             if world.rank == 0:
                 self._folder.mkdir(parents=True, exist_ok=True)
-        identity = self._identity()
+        identity = identify(trainer, self._folder, world, self._config, tuple(self._options.accept))
         claim = self._run.take()
         trace_this_process(world.rank)
         with watched(f"resuming from {self._folder}", self._options.hang_seconds):
@@ -135,28 +132,6 @@ class Session:
             logger.info("%s", text)
             note_start(start.step)
         return start
-
-    def _identity(self) -> RunIdentity:
-        trainer, world = self._trainer, self._world
-        with agreed(world, "identifying data, tokenizer and base weights", ResumeError):
-            facts = facts_of(trainer)
-            if world.rank == 0 and trainer.train_dataset is not None:
-                facts = self._with_dataset(facts, trainer.train_dataset)
-        identity = RunIdentity(
-            self._folder, world, facts, self._config, tuple(self._options.accept), naming=layout.TRAINER
-        )
-        identity.describe([trainer.model])
-        identity.record()
-        return identity
-
-    def _with_dataset(self, facts: RunFacts, dataset: Any) -> RunFacts:
-        """What a data set was before it was read first: some keep what was read."""
-        held, sha256, parts = vars(self._trainer).get(_DATA, (None, None, {}))
-        if held is dataset:
-            return replace(facts, dataset_sha256=sha256, dataset_parts=parts)
-        facts = with_dataset(facts, dataset)
-        setattr(self._trainer, _DATA, (dataset, facts.dataset_sha256, facts.dataset_parts))
-        return facts
 
     def _note_stop(self) -> None:
         step, saved = self._trainer.state.global_step, self._saves.last_step
@@ -257,21 +232,6 @@ class Session:
             control.should_save = control.should_training_stop = True
             return original(tr_loss, *args, **kwargs)
         return None
-
-    @contextmanager
-    def _sparing_model_cards(self) -> Iterator[None]:
-        """TRL writes a README into the run's folder before each save: one that cannot be written ends no training."""
-        trainer = self._trainer
-        write = trainer.create_model_card
-
-        def create_model_card(*args: Any, **kwargs: Any) -> None:
-            try:
-                write(*args, **kwargs)
-            except OSError as error:
-                logger.warning("could not write the model card: %s", error)
-
-        with replaced(trainer, "create_model_card", create_model_card):
-            yield
 
     @contextmanager
     def _listening(self) -> Iterator[None]:
