@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from keepstep.config.base import Section
+from keepstep.config.mirror import Mirrors
 
 Period = int | Literal["last_step", "disable"]
 GuardPolicy = Literal["refuse", "warn", "accept"]
@@ -74,6 +75,7 @@ class CheckpointingConfig(Section):
         on_save_error: what a save that failed does: "stop": it raises; "continue": it warns and the job goes on, until
             `max_failed_saves` of them fail in a row. The last step's save and that of a stop raise in any case.
         max_failed_saves: so many in a row end the job.
+        mirror: where a second copy of the checkpoints goes: an address, or a section with one, or several of them.
         guards: what a difference between a checkpoint's run.json and this job does to a resume, by field:
             "refuse" (exit code 3), "warn" or "accept". docs/guards.md lists fields and defaults.
         stop_signals: on these the job saves the step that it is at and leaves.
@@ -92,6 +94,7 @@ class CheckpointingConfig(Section):
     verify_on_resume: Literal["full", "loaded"] = "full"
     on_save_error: Literal["stop", "continue"] = "stop"
     max_failed_saves: Annotated[int, Field(ge=1)] = 3
+    mirror: Mirrors = ()
     guards: Annotated[dict[str, GuardPolicy], AfterValidator(_known_fields)] = Field(default_factory=dict)
     stop_signals: tuple[StopSignal, ...] = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2")
     grace_seconds: Annotated[float | None, Field(gt=0)] = None

@@ -156,9 +156,12 @@ def read_metadata(folder: Path) -> Metadata:
     return parse_metadata(data, folder)
 
 
-def parse_metadata(data: bytes, folder: Path) -> Metadata:
-    """The same for the bytes of `.metadata` of a folder. All that is used of it later has the type that it should."""
-    path = folder / layout.METADATA
+def parse_metadata(data: bytes, place: object) -> Metadata:
+    """The same for the bytes of `.metadata`; `str` of `place` says where they are from.
+
+    All that is used of it later has the type that it should.
+    """
+    path = f"{place}/{layout.METADATA}"
     try:
         refuse_unsafe(data)
         metadata = _AllowListUnpickler(io.BytesIO(data)).load()
@@ -171,7 +174,7 @@ def parse_metadata(data: bytes, folder: Path) -> Metadata:
         raise DamagedCheckpointError(f"{path} holds no DCP metadata")
     try:
         _check_keys(metadata.state_dict_metadata)
-        _check_places(metadata.storage_data, folder)
+        _check_places(metadata.storage_data, place)
     except DamagedCheckpointError:
         raise
     except MALFORMED as error:
@@ -199,7 +202,7 @@ def _check_keys(keys: Any) -> None:
             raise TypeError(f"{_name(key)} is neither a tensor nor a value")
 
 
-def _check_places(places: Any, folder: Path) -> None:
+def _check_places(places: Any, folder: object) -> None:
     if type(places) is not dict:
         raise TypeError("its places are no dict")
     known: set[str] = set()

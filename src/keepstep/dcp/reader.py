@@ -189,7 +189,7 @@ def _opened(source: Source, name: str) -> Iterator[VerifiedFile]:
     except DamagedBlocksError as error:
         raise DamageFoundError(Damage(name, str(error), error.keys)) from error
     except OSError as error:
-        raise CouldNotLookError(f"cannot read {source.folder / name}: {error}") from error
+        raise CouldNotLookError(f"cannot read {source.place}/{name}: {error}") from error
 
 
 def _reads(piece: Piece, region: Box, target: torch.Tensor) -> Iterator[Read]:

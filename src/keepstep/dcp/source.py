@@ -21,9 +21,9 @@ from keepstep.plan.manifest import Manifest
 from keepstep.plan.resume import Condition
 from keepstep.storage.blocks import VerifiedFile
 from keepstep.storage.digest import digest_of_blocks, digest_of_bytes
+from keepstep.storage.files import Files, as_files
 from keepstep.storage.index import MAX_INDEX, IndexedFile, IndexFormatError, IndexItem, from_bytes
-from keepstep.storage.plain import NotPlainError, read_plain
-from keepstep.storage.reread import read_past_cache
+from keepstep.storage.plain import NotPlainError
 from keepstep.storage.survey import inspect
 from keepstep.storage.verify import Damage
 
@@ -52,7 +52,7 @@ class Source:
     """A committed checkpoint, read only as far as somebody asks, and every byte of that compared with its digest.
 
     Args:
-        folder: the checkpoint.
+        place: the checkpoint, a folder or files elsewhere.
         manifest: its manifest.
 
     Raises:
@@ -61,8 +61,8 @@ class Source:
         CouldNotLookError: a file cannot be read.
     """
 
-    def __init__(self, folder: Path, manifest: Manifest) -> None:
-        self.folder, self.manifest = folder, manifest
+    def __init__(self, place: Path | Files, manifest: Manifest) -> None:
+        self.place, self.manifest = as_files(place), manifest
         self.bytes_read = 0
         self.metadata = self._metadata()
         self.files: dict[str, VerifiedFile] = {}
@@ -86,7 +86,7 @@ class Source:
     def open(self, name: str) -> VerifiedFile:
         """A shard file. It stays open until `close`."""
         if name not in self.files:
-            self.files[name] = self._closing.enter_context(VerifiedFile(self.folder, self._indexed[name]))
+            self.files[name] = self._closing.enter_context(VerifiedFile(self.place, self._indexed[name]))
         return self.files[name]
 
     def blocks(self) -> dict[str, int]:
@@ -115,30 +115,30 @@ class Source:
 
     def _small(self, name: str) -> bytes:
         """A file that is read whole. What differs is read a second time, from the disk, which has the last word."""
-        record, path = self.manifest.files.get(name), self.folder / name
+        record, where = self.manifest.files.get(name), f"{self.place}/{name}"
         if record is None:
             raise DamageFoundError(Damage(layout.MANIFEST, f"it does not list {name}"))
         try:
-            data = read_plain(path, min(record.size, MAX_INDEX))
+            data = self.place.read(name, min(record.size, MAX_INDEX))
             self.bytes_read += len(data)
             if digest_of_bytes(data) == record.digest:
                 return data
-            data = read_past_cache(path, 0, len(data))
+            data = self.place.reread(name, len(data))
         except FileNotFoundError:
             raise DamageFoundError(Damage(name, "it is missing")) from None
         except NotPlainError as error:
             raise DamageFoundError(Damage(name, str(error))) from error
         except OSError as error:
-            raise CouldNotLookError(f"cannot read {path}: {error}") from error
+            raise CouldNotLookError(f"cannot read {where}: {error}") from error
         if len(data) != record.size or digest_of_bytes(data) != record.digest:
             raise DamageFoundError(Damage(name, "its content has changed"))
-        logger.warning("%s was read wrong once, then right from the disk: is the memory sound?", path)
+        logger.warning("%s was read wrong once, then right from the disk: is the memory sound?", where)
         return data
 
     def _metadata(self) -> Metadata:
         data = self._small(layout.METADATA)
         try:
-            return parse_metadata(data, self.folder)
+            return parse_metadata(data, self.place)
         except DamagedCheckpointError as error:
             raise DamageFoundError(Damage(layout.METADATA, str(error))) from error
 

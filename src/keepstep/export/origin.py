@@ -67,7 +67,7 @@ class CheckpointOrigin:
         stored = source.stored()
         held = {key: what for key, what in under(prefix, stored).items() if what.shape is not None}
         if not held:
-            raise ConfigError(_nothing_there(source.folder, prefix, stored))
+            raise ConfigError(_nothing_there(source.place, prefix, stored))
         self.weights: dict[str, Weight] = {}
         seen: set[str] = set()
         for key, what in held.items():
@@ -227,7 +227,7 @@ def named_set(stored: Mapping[str, Stored], name: str) -> str:
     return found[0]
 
 
-def _nothing_there(folder: Path, prefix: str, stored: Mapping[str, Stored]) -> str:
+def _nothing_there(folder: object, prefix: str, stored: Mapping[str, Stored]) -> str:
     """What other sets of weights there are: those in which a name of the model occurs, or any tensors."""
     tensors = [key for key, what in stored.items() if what.shape is not None]
     there = weight_sets(stored) or sorted({key.partition(".")[0] for key in tensors if "." in key})

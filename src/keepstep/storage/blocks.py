@@ -1,15 +1,13 @@
 """Reads parts of a file and compares every block that they touch with its digest, in the one pass that reads."""
 
 import logging
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
 from keepstep.storage.digest import BLOCK_SIZE, DIGEST_SIZE, block_digests
+from keepstep.storage.files import Files, as_files
 from keepstep.storage.index import IndexedFile
-from keepstep.storage.part import read_fully
-from keepstep.storage.reread import read_past_cache
 
 logger = logging.getLogger("keepstep")
 
@@ -40,12 +38,13 @@ class VerifiedFile:
         bytes_read: all bytes that were read from the file.
     """
 
-    def __init__(self, folder: Path, indexed: IndexedFile) -> None:
+    def __init__(self, place: Path | Files, indexed: IndexedFile) -> None:
+        files = as_files(place)
         self.indexed = indexed
-        self._path = folder / indexed.name
+        self._where = f"{files}/{indexed.name}"
         self.touched = bytearray(indexed.blocks)
         self.bytes_read = 0
-        self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self._file = files.open(indexed.name)
 
     def read_into(self, offset: int, target: memoryview) -> None:
         """Fill `target` (bytes) from `offset` on.
@@ -102,7 +101,7 @@ class VerifiedFile:
 
     def _read(self, first: int, target: memoryview) -> None:
         try:
-            read_fully(self._descriptor, first * BLOCK_SIZE, target)
+            self._file.read_into(first * BLOCK_SIZE, target)
         except EOFError as error:
             raise DamagedBlocksError(self.indexed, [first], str(error)) from error
         self.bytes_read += len(target)
@@ -110,12 +109,12 @@ class VerifiedFile:
         blocks = -(-len(target) // BLOCK_SIZE)
         own = digests[first * DIGEST_SIZE : (first + blocks) * DIGEST_SIZE]
         found = block_digests(target)
-        if found != own and (again := read_past_cache(self._path, first * BLOCK_SIZE, len(target))):
+        if found != own and (again := self._file.reread(first * BLOCK_SIZE, len(target))):
             # What was read may have been bad in memory only: the disk has the last word.
             target[: len(again)] = again
             found = block_digests(target)
             if found == own:
-                logger.warning("%s was read wrong once, then right from the disk: is the memory sound?", self._path)
+                logger.warning("%s was read wrong once, then right from the disk: is the memory sound?", self._where)
         if found != own:
             places = [slice(i * DIGEST_SIZE, (i + 1) * DIGEST_SIZE) for i in range(blocks)]
             wrong = [first + i for i, place in enumerate(places) if found[place] != own[place]]
@@ -124,9 +123,7 @@ class VerifiedFile:
 
     def close(self) -> None:
         """Close the file."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
+        self._file.close()
 
     def __enter__(self) -> "VerifiedFile":
         return self

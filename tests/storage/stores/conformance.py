@@ -108,6 +108,24 @@ class StoreContract:
 
         assert store.read("run/save-1/a", 100) == b"newer"
 
+    def test_what_an_upload_has_left_whole_is_not_sent_again(self, store: Store, sources: Path) -> None:
+        large = upload_of("run/save-1/large", file_of(sources, "large", b"l" * LARGE))
+        small = upload_of("run/save-1/small", file_of(sources, "small", b"s"))
+        last = upload_of("run/save-1/last", file_of(sources, "last", b"the last"))
+        store.put([large], small, Meter())
+        again = Meter()
+
+        store.put([large, small], last, again)
+
+        assert again.total <= 1 + 8
+        assert store.read("run/save-1/last", 100) == b"the last"
+
+    def test_what_has_only_the_right_size_is_sent_again(self, store: Store, sources: Path) -> None:
+        store.write("run/save-1/a", b"xyz")
+        self.put(store, sources, "run/save-1", {"a": b"abc"})
+
+        assert store.read("run/save-1/a", 100) == b"abc"
+
     def test_a_note_is_written_over_and_made_once(self, store: Store) -> None:
         assert store.create("run/.keepstep/note", b"first")
         assert not store.create("run/.keepstep/note", b"second")

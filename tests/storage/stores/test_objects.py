@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from keepstep.plan.address import parse_address
+from keepstep.config.address import parse_address
 from keepstep.storage.stores.base import Store
 from keepstep.storage.stores.meter import Meter
 from keepstep.storage.stores.opening import open_store

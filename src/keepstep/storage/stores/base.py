@@ -16,11 +16,13 @@ class StoredObject:
         name: relative to the store's address.
         size: bytes.
         modified: seconds since the epoch, by the clock of the store.
+        tag: what the store calls this content; empty where it says nothing.
     """
 
     name: str
     size: int
     modified: float
+    tag: str = ""
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ class Store(Protocol):
 
     def put(self, uploads: Sequence[Upload], last: Upload, meter: Meter) -> None:
         """Upload files, and check that what is stored has their digests; `last` becomes visible after all others have
-        been checked.
+        been checked. What an upload that did not end has left whole is not sent again.
 
         Raises:
             ChangedFileError: a local file is not as its digest says. Nothing under `last` was made.

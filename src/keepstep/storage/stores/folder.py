@@ -102,6 +102,8 @@ class FolderStore:
     def _put(self, upload: Upload, meter: Meter) -> None:
         target = self._folder / upload.name
         make_folders(target.parent)
+        if target.is_file() and target.stat().st_size == upload.size and _reads_back(upload, target):
+            return
         scratch = _scratch(target)
         remove_tree(scratch)
         try:
@@ -111,14 +113,7 @@ class FolderStore:
             scratch.rename(target)
         finally:
             scratch.unlink(missing_ok=True)
-        self._read_back(upload, target)
-
-    def _read_back(self, upload: Upload, target: Path) -> None:
-        digests = [
-            block_digests(read_past_cache(target, begin, min(_READ_BACK, upload.size - begin)))
-            for begin in range(0, upload.size, _READ_BACK)
-        ]
-        if digest_of_blocks(b"".join(digests)) != upload.digest:
+        if not _reads_back(upload, target):
             raise OSError(errno.EIO, "what is stored is not what was written", str(target))
 
     def _replace(self, target: Path, data: bytes) -> None:
@@ -131,6 +126,14 @@ class FolderStore:
         finally:
             scratch.unlink(missing_ok=True)
         sync_folder(target.parent)
+
+
+def _reads_back(upload: Upload, target: Path) -> bool:
+    digests = [
+        block_digests(read_past_cache(target, begin, min(_READ_BACK, upload.size - begin)))
+        for begin in range(0, upload.size, _READ_BACK)
+    ]
+    return digest_of_blocks(b"".join(digests)) == upload.digest
 
 
 def _scratch(target: Path) -> Path:

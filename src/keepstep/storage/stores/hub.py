@@ -1,7 +1,7 @@
 """A repository of the Hugging Face Hub as a store: what belongs together is one commit there."""
 
+from keepstep.config.address import Address
 from keepstep.errors import ConfigError
-from keepstep.plan.address import Address
 from keepstep.storage.stores.base import Store
 
 

@@ -57,7 +57,9 @@ class ObjectsStore:
     def list(self, prefix: str = "") -> list[StoredObject]:
         with self._asking(f"list {self._of(prefix)}"):
             found = [
-                StoredObject(one["path"], one["size"], one["last_modified"].timestamp())
+                StoredObject(
+                    one["path"], one["size"], one["last_modified"].timestamp(), (one["e_tag"] or "").strip('"')
+                )
                 for page in obstore.list(self._store, prefix or None, chunk_size=_PAGE)
                 for one in page
             ]
@@ -82,8 +84,9 @@ class ObjectsStore:
     def put(self, uploads: Sequence[Upload], last: Upload, meter: Meter) -> None:
         # The largest first: the others fill the gaps beside it.
         ordered = sorted(uploads, key=lambda one: -one.size)
-        run_on(min(_FILES, len(ordered)), iter(ordered), lambda one: self._put(one, meter))
-        self._put(last, meter)
+        left = {one.name: one for folder in _folders(uploads) for one in self.list(folder)}
+        run_on(min(_FILES, len(ordered)), iter(ordered), lambda one: self._put(one, left.get(one.name), meter))
+        self._put(last, None, meter)
 
     def write(self, name: str, data: bytes) -> None:
         with self._asking(f"write {self._of(name)}"):
@@ -107,7 +110,9 @@ class ObjectsStore:
             for begin in range(0, len(names), _DELETED_AT_ONCE):
                 obstore.delete(self._store, names[begin : begin + _DELETED_AT_ONCE])
 
-    def _put(self, upload: Upload, meter: Meter) -> None:
+    def _put(self, upload: Upload, left: StoredObject | None, meter: Meter) -> None:
+        if left is not None and left.size == upload.size and self._is_same(upload, left):
+            return
         pieces = Pieces(upload, meter)
         with self._asking(f"upload {self._of(upload.name)}"):
             if upload.size <= PIECE:
@@ -122,16 +127,25 @@ class ObjectsStore:
         if self._tags_are_md5 and (result["e_tag"] or "").strip('"') == tag:
             return
         # A store that tells no MD5 (or encrypts with keys of its own) is asked for the bytes.
-        self._read_back(upload)
+        if not self._reads_back(upload):
+            raise OSError(errno.EIO, "what is stored is not what was sent", self._of(upload.name))
 
-    def _read_back(self, upload: Upload) -> None:
+    def _is_same(self, upload: Upload, left: StoredObject) -> bool:
+        """Whether an object of the right size, which somebody has left there, is what is to be sent."""
+        if not self._tags_are_md5:
+            return self._reads_back(upload)
+        pieces = Pieces(upload, Meter())
+        for _ in pieces:
+            pass
+        return left.tag == (pieces.e_tag_of_one() if upload.size <= PIECE else pieces.e_tag())
+
+    def _reads_back(self, upload: Upload) -> bool:
         digests = []
         for begin in range(0, upload.size, _READ_BACK):
             buffer = memoryview(bytearray(min(_READ_BACK, upload.size - begin)))
             self.read_into(upload.name, begin, buffer)
             digests.append(block_digests(buffer))
-        if digest_of_blocks(b"".join(digests)) != upload.digest:
-            raise OSError(errno.EIO, "what is stored is not what was sent", self._of(upload.name))
+        return digest_of_blocks(b"".join(digests)) == upload.digest
 
     def _of(self, name: str) -> str:
         return f"{self._address}/{name}" if name else self._address
@@ -149,6 +163,12 @@ class ObjectsStore:
             raise PermissionError(errno.EACCES, f"cannot {what}: {safe_text(error)}") from None
         except BaseError as error:
             raise OSError(errno.EIO, f"cannot {what}: {safe_text(error)}") from None
+
+
+def _folders(uploads: Sequence[Upload]) -> set[str]:
+    """The folders that hold these names, none inside another."""
+    found = {one.name.rpartition("/")[0] for one in uploads}
+    return {one for one in found if not any(one.startswith(f"{other}/") for other in found)}
 
 
 def safe_text(error: Exception) -> str:

@@ -5,8 +5,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from keepstep.config.address import Address
 from keepstep.errors import ConfigError
-from keepstep.plan.address import Address
 from keepstep.storage.stores.base import Store
 from keepstep.storage.stores.folder import FolderStore
 
