@@ -18,7 +18,7 @@ from keepstep.errors import (
     DamagedCheckpointError,
     ResumeError,
 )
-from keepstep.storage import blocks, part
+from keepstep.storage import files, part
 from keepstep.storage.index import from_bytes
 from keepstep.storage.leases import held_steps, hold
 from tests.rig import forks
@@ -166,7 +166,7 @@ def test_bytes_that_are_wrong_in_memory_only_are_read_again(
     run: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """As a page of the cache that has gone bad: the disk has the last word."""
-    read = blocks.read_fully
+    read = files.read_fully
     spoilt = 0
 
     def spoil(descriptor: int, offset: int, target: memoryview) -> None:
@@ -175,7 +175,7 @@ def test_bytes_that_are_wrong_in_memory_only_are_read_again(
         target[0] ^= 1
         spoilt += 1
 
-    monkeypatch.setattr(blocks, "read_fully", spoil)
+    monkeypatch.setattr(files, "read_fully", spoil)
     assert resumed(run) == 10
     assert spoilt
     assert "right from the disk" in caplog.text

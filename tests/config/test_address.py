@@ -1,7 +1,7 @@
 import pytest
 
-from keepstep.errors import ConfigError
 from keepstep.config.address import is_address, parse_address
+from keepstep.errors import ConfigError
 
 
 @pytest.mark.parametrize(

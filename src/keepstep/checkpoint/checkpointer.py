@@ -11,10 +11,11 @@ from keepstep.checkpoint.failed_saves import FailedSaves
 from keepstep.checkpoint.garbage import no_collections
 from keepstep.checkpoint.identity import RunIdentity
 from keepstep.checkpoint.leaving import Told, why_no_time
+from keepstep.checkpoint.mirrors.run_mirrors import RunMirrors
 from keepstep.checkpoint.probe import Probe, save_dir, settings_from_environment
-from keepstep.checkpoint.resume import Resumed, look, refuse, resume
+from keepstep.checkpoint.resume import Elsewhere, Resumed, look, refuse, resume
 from keepstep.checkpoint.run_folder import RunFolder
-from keepstep.checkpoint.save import SaveRequest
+from keepstep.checkpoint.save import SaveRequest, apply_retention
 from keepstep.checkpoint.saver import Saver
 from keepstep.checkpoint.stop import StopNotice, seconds_left
 from keepstep.checkpoint.watchdog import watched
@@ -88,6 +89,7 @@ class Checkpointer:
         facts = facts or RunFacts(run_name)
         self._identity = identity or RunIdentity(self.folder, self._world, facts, config, accept, state)
         self._identity.describe(state.stages)
+        self._mirrors = RunMirrors(config.mirror, self.folder, run_name or "", self._world)
         self._saver = Saver(
             self._components,
             self._world,
@@ -102,6 +104,7 @@ class Checkpointer:
         self._handle_signals = handle_signals and notice is None
         self._failed = FailedSaves(config, self._world, self._run)
         self._has_saved = False
+        self._is_leaving = False
 
     def resume(self, step: int | None = None) -> int:
         """Restore the newest good checkpoint, or the one of `step`.
@@ -124,22 +127,14 @@ class Checkpointer:
             self._notice.install(self.config.stop_signals)
         self._prepare()
         saves = self.config.period_steps != "disable"
-        # Nothing is written, not even a lock, before it is known that this is a start.
-        decision = look(self.folder, self._world, step)
-        refuse(self.folder, decision)
         # Now, and not at the first save: by then data sets have opened files and filled caches, and code was committed.
         self._identity.record()
-        if decision.candidates:
-            self._guard(decision.candidates[0])
-        trace_this_process(self._world.rank)
         try:
-            if saves:
-                self._run.take()
-            policy = self._run.damage_policy(self.config)
             with watched(f"resuming from {self.folder}", self.config.hang_seconds):
-                outcome = resume(self.folder, self._components, self._world, step, self._optional, policy, self._guard)
+                outcome = self._restore(step, saves=saves)
             if saves:
                 self._identity.note_accepted()
+                self._mirrors.start(self._run.take())
                 self._try_out()
                 self._warm_up(outcome.step)
         except BaseException:
@@ -157,6 +152,28 @@ class Checkpointer:
         if self._probe is not None:
             self._probe.started(outcome.step, self.total_steps)
         return outcome.step
+
+    def _restore(self, step: int | None, *, saves: bool) -> Resumed:
+        """Look, judge, fetch what only a mirror has, and load."""
+        take = (lambda: self._run.take(self._mirrors.attempt)) if saves else None
+        brought = self._mirrors.bring(take, step, self._guard_elsewhere)
+        # Nothing is written, not even a lock, before it is known that this is a start.
+        decision = look(self.folder, self._world, step)
+        if not brought:
+            refuse(self.folder, decision)
+            if decision.candidates:
+                self._guard(decision.candidates[0])
+        else:
+            self._guard_elsewhere(brought[0])
+        trace_this_process(self._world.rank)
+        if take is not None:
+            take()
+        policy = self._run.damage_policy(self.config, self._mirrors.repair)
+        return resume(self.folder, self._components, self._world, step, self._optional, policy, self._guard, brought)
+
+    def _guard_elsewhere(self, one: Elsewhere) -> None:
+        self._identity.know(one.step, one.where, one.record)
+        self._guard(one.step)
 
     def _guard(self, step: int) -> None:
         self._identity.guard(step)
@@ -302,9 +319,12 @@ class Checkpointer:
 
     def _save(self, step: int) -> bool:
         self._prepare()
+        if not self._resumed and not self._has_saved:
+            self._mirrors.glance()
         request = self._request(step)
         if not self._has_saved:
             self._run.forget_note()
+            self._mirrors.start(request.claim)
         self._has_saved = True
         with watched(f"saving step {step}", self.config.hang_seconds):
             self._saver.start(request)
@@ -315,18 +335,27 @@ class Checkpointer:
         return SaveRequest(
             folder=self.folder,
             step=step,
-            claim=self._run.take(),
+            claim=self._run.take(self._mirrors.attempt),
             parent=self._last_step,
             resumed=self._resumed,
             record=self._identity.record(),
             components=tuple(component.name for component in self._components),
             num_to_keep=self.config.num_to_keep,
+            waiting=lambda complete: self._mirrors.waiting(complete, self.config.num_to_keep),
         )
 
     def _note_saved(self) -> None:
-        if self._saver.last_step is not None and self._saver.last_step != self._last_step:
-            self._last_step = self._saver.last_step
+        step = self._saver.last_step
+        if step is not None and step != self._last_step:
+            self._last_step = step
             self._failed.forget()
+            # What a stop has saved, and the end of the run, are what a machine that goes must not take with it.
+            self._mirrors.committed(step, forced=self.stop_requested or step == self.total_steps)
+
+    @property
+    def mirror_failures(self) -> int:
+        """How many times something could not be copied to a mirror, and the job went on; on the main process."""
+        return self._mirrors.failures
 
     @property
     def is_idle(self) -> bool:
@@ -345,7 +374,8 @@ class Checkpointer:
             self._note_saved()
 
     def close(self) -> None:
-        """Wait for a save under way, and give signals and host buffers back. May be called twice.
+        """Wait for a save under way and, within bounds, for its copies on mirrors; give signals and host buffers back.
+        May be called twice.
 
         Raises:
             SaveError: the save failed.
@@ -353,10 +383,18 @@ class Checkpointer:
         try:
             self.wait()
         finally:
+            self._close_mirrors()
             self._saver.release()
             self._run.give_back()
             if self._handle_signals:
                 self._notice.restore()
+
+    def _close_mirrors(self) -> None:
+        if not self._mirrors.are_used:
+            return
+        self._mirrors.close(seconds_left(self._notice, self.config.grace_seconds), at_once=self._is_leaving)
+        if self._has_saved and self._last_step is not None:
+            apply_retention(self._request(self._last_step))  # what had to wait for its upload need not any more
 
     def __enter__(self) -> "Checkpointer":
         return self
@@ -369,6 +407,7 @@ class Checkpointer:
             return
         # The error that ended the block is the one to be seen; other ranks may be gone.
         self._saver.abandon()
+        self._is_leaving = True
         try:
             self.close()
         except KeepstepError as second:
@@ -377,9 +416,10 @@ class Checkpointer:
     def _log_start(self, outcome: Resumed) -> None:
         if self._world.rank != 0:
             return
-        if outcome.path is None:
+        where = outcome.elsewhere or outcome.path
+        if where is None:
             logger.info("starting from the first step")
             return
-        logger.info("resumed from step %d (%s)", outcome.step, outcome.path)
+        logger.info("resumed from step %d (%s)", outcome.step, where)
         if outcome.world_size not in (None, self._world.size):
             logger.warning("it was saved by %s ranks; this job has %d", outcome.world_size, self._world.size)

@@ -63,8 +63,13 @@ class _Seen:
     problem: str = ""
 
 
-def claim_folder(folder: Path, world: World) -> FolderClaim:
+def claim_folder(folder: Path, world: World, above: int = 0) -> FolderClaim:
     """Take a run's folder for this job. Collective.
+
+    Args:
+        folder: the run's folder.
+        world: the ranks.
+        above: the attempt gets a higher number than this; the main process's counts.
 
     Raises:
         RunInUseError: on all ranks: another job holds it.
@@ -76,7 +81,7 @@ def claim_folder(folder: Path, world: World) -> FolderClaim:
     with agreed(world, f"preparing to save to {folder}", SaveError):
         if world.rank == 0:
             try:
-                lock = acquire_lock(folder)
+                lock = acquire_lock(folder, above=above)
             except RunInUseError as error:
                 refusal = error
     refusal, number = world.broadcast((refusal, lock.number if lock is not None else 0))

@@ -17,6 +17,7 @@ from keepstep.plan import layout
 from keepstep.plan.fresh import acts
 from keepstep.storage.exit_note import NAME as EXIT_NOTE
 from keepstep.storage.exit_note import read_exit
+from keepstep.storage.line import Line, note_line
 from keepstep.storage.lineage import FORKS, ORIGIN
 from keepstep.storage.local import make_folders, replace_text, sync_folder
 from keepstep.storage.save_log import NAME as SAVE_LOG
@@ -70,6 +71,8 @@ def _begin_anew(folder: Path, claim: FolderClaim) -> None:
         sync_folder(target)
         sync_folder(folder)
         logger.warning("the run that was in %s lies in %s now; this one begins at the first step", folder, target)
+    # What mirrors hold of it is of another line from now on.
+    note_line(folder, Line(0, claim.attempt))
     note = {"submission": own, "attempt": claim.attempt, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())}
     replace_text(folder / layout.KEEPSTEP_FOLDER / _RECORD, json.dumps(note) + "\n")
 

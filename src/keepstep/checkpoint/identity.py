@@ -67,6 +67,7 @@ class RunIdentity:
         self._adapters: dict[str, Any] = {}
         self._judged: set[int] = set()
         self._places: dict[int, Path] = {}
+        self._known: dict[int, tuple[str, dict[str, Any]]] = {}
         self._findings: tuple[GuardFinding, ...] = ()
 
     def describe(self, stages: Sequence[Any]) -> None:
@@ -82,6 +83,10 @@ class RunIdentity:
     def place(self, step: int, checkpoint: Path) -> None:
         """The checkpoint of this step is another one than that in the run's folder. Not collective."""
         self._places[step] = checkpoint
+
+    def know(self, step: int, where: str, record: Mapping[str, Any]) -> None:
+        """The checkpoint of this step is not here yet; this is its run record. Not collective."""
+        self._known[step] = where, dict(record)
 
     def _path(self, step: int) -> Path:
         return self._places.get(step, self.folder / self._naming.checkpoint_name(step))
@@ -121,7 +126,9 @@ class RunIdentity:
             return
         findings = self.compare(step)
         if refused(findings):
-            raise GuardRefusedError(refusal(str(self._path(step)), findings))
+            raise GuardRefusedError(
+                refusal(self._known[step][0] if step in self._known else str(self._path(step)), findings)
+            )
         self._judged.add(step)
         self._findings = findings
         if self._world.rank == 0:
@@ -160,7 +167,7 @@ class RunIdentity:
         return judge(saved, self.record(), Wishes(self._policies, self._accept, before))
 
     def _saved(self, step: int) -> dict[str, Any]:
-        saved = read_true_record(self._path(step))
+        saved = dict(self._known[step][1]) if step in self._known else read_true_record(self._path(step))
         if saved.get("schema") != SCHEMA_VERSION:
             saved.pop("base_weights", None)  # it was another digest then
         return saved

@@ -3,10 +3,12 @@
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -27,9 +29,11 @@ from keepstep.errors import (
 from keepstep.plan import layout
 from keepstep.plan.blocks import rest, share_out
 from keepstep.plan.layout import Naming
+from keepstep.plan.manifest import Manifest
 from keepstep.plan.resume import Condition, Found, ResumeDecision, Start, decide
 from keepstep.state.component import Component
 from keepstep.state.job_state import LoadPlan, apply, check, plan_load, refuse_problems
+from keepstep.storage.files import Files
 from keepstep.storage.line import abandoned_by, read_line
 from keepstep.storage.quarantine import quarantined_steps
 from keepstep.storage.survey import inspect, survey
@@ -51,20 +55,52 @@ class DamagePolicy:
         full: every byte is compared, not only what this job reads.
         put_away: takes a damaged one out of the way, given its step, what is damaged, and the step that is tried next.
             Called on all ranks.
+        repair: brings a whole copy of that step from elsewhere, if there is one. Called on all ranks; returns whether
+            it is there now.
     """
 
     stop: bool = False
     full: bool = True
     put_away: Callable[[int, Sequence[Damage], int | None], None] = lambda step, damage, following: None
+    repair: Callable[[int], bool] = lambda step: False
 
 
 @dataclass(frozen=True)
 class Resumed:
-    """Where a job starts: completed steps, and the checkpoint they come from (None for a fresh start)."""
+    """Where a job starts: completed steps, and the checkpoint they come from.
+
+    Attributes:
+        step: completed steps.
+        path: the checkpoint in the run's folder; None for a fresh start, and where it was read elsewhere.
+        world_size: of the job that saved it.
+        elsewhere: where it was read, if that was not in the run's folder.
+    """
 
     step: int
     path: Path | None
     world_size: int | None = None
+    elsewhere: str = ""
+
+
+@dataclass(frozen=True)
+class Elsewhere:
+    """A checkpoint that is read where it lies, and not in the run's folder; on all ranks the same.
+
+    Attributes:
+        step, manifest: of it.
+        where: for people.
+        files: called on each rank that reads it.
+        record: its run record.
+    """
+
+    step: int
+    manifest: Manifest
+    where: str
+    files: Callable[[], Files]
+    record: Mapping[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return self.where
 
 
 def look(folder: Path, world: World, requested: int | None = None, naming: Naming = layout.NATIVE) -> ResumeDecision:
@@ -131,6 +167,7 @@ def resume(
     optional: frozenset[str] = frozenset(),
     policy: DamagePolicy = DamagePolicy(),
     guard: Callable[[int], None] = lambda step: None,
+    elsewhere: Sequence[Elsewhere] = (),
 ) -> Resumed:
     """Restore the newest good checkpoint, or say that this is a fresh start. Collective.
 
@@ -142,6 +179,7 @@ def resume(
         optional: names of components that may find nothing in the checkpoint, or leave something.
         policy: what is done about damaged ones.
         guard: called on all ranks with the step that is to be loaded next; raises where that must not be.
+        elsewhere: checkpoints that are tried before those in the folder, in this order.
 
     Raises:
         CheckpointNotFoundError: the requested step is not there.
@@ -151,38 +189,49 @@ def resume(
     """
     decision = look(folder, world, requested)
     warn_of_ignored(folder, decision, world)
-    refuse(folder, decision)
-    if decision.start is Start.FRESH:
-        return Resumed(0, None)
+    if not elsewhere or decision.start is Start.TOO_NEW:
+        refuse(folder, decision)
+        if decision.start is Start.FRESH:
+            return Resumed(0, None)
     if policy.stop and decision.damaged:
         worst = decision.damaged[0]
         raise DamagedCheckpointError(
             f"{folder / layout.checkpoint_name(worst.step)} is damaged: {worst.problem}. {_TO_FALL_BACK}"
         )
-    for one in decision.damaged:
-        policy.put_away(one.step, [Damage("", one.problem)], decision.candidates[0])
-    problems: list[str] = []
     candidates = decision.candidates if requested is None else decision.candidates[:1]
-    for number, step in enumerate(candidates):
-        path = folder / layout.checkpoint_name(step)
-        older = [folder / layout.checkpoint_name(other) for other in candidates[number + 1 :]]
+    for one in decision.damaged:
+        policy.put_away(one.step, [Damage("", one.problem)], next(iter(candidates), None))
+    problems: list[str] = []
+    pending: deque[tuple[int, Path | Elsewhere]] = deque((one.step, one) for one in elsewhere)
+    pending.extend((step, folder / layout.checkpoint_name(step)) for step in candidates)
+    repaired: set[int] = set()
+    while pending:
+        step, place = pending.popleft()
+        older = [other for _, other in pending if isinstance(other, Path)]
         guard(step)
         try:
             with no_collections():
-                damage, world_size = _load(path, components, world, older, optional, full=policy.full)
+                damage, loaded = _load(place, components, world, older, optional, full=policy.full)
         except StateMismatchError as error:
             if not problems:
                 raise
             text = f"{error} (But weights were partly overwritten before: {'. '.join(problems)})"
             raise StateMismatchError(text.replace("; nothing was changed", "", 1)) from error
-        if not damage:
-            return Resumed(step, path, world_size)
-        text = f"{path} is damaged: {damage[0]}" + (f" and {len(damage) - 1} more places" if len(damage) > 1 else "")
+        if loaded is not None:
+            if isinstance(place, Path):
+                return Resumed(step, place, loaded)
+            return Resumed(step, None, loaded, str(place))
+        text = f"{place} is damaged: {damage[0]}" + (f" and {len(damage) - 1} more places" if len(damage) > 1 else "")
         problems.append(text)
         if policy.stop:
             raise DamagedCheckpointError(f"{text}. {_TO_FALL_BACK} (Weights in memory may be partly overwritten.)")
-        policy.put_away(step, damage, candidates[number + 1] if older else None)
-        if older:
+        if isinstance(place, Path):
+            policy.put_away(step, damage, pending[0][0] if pending else None)
+            if step not in repaired and policy.repair(step):
+                repaired.add(step)
+                pending.appendleft((step, place))
+                continue
+        if pending:
             _warn(world, f"{text}; trying the checkpoint before it")
     raise DamagedCheckpointError(
         f"nothing good is left to resume from; weights in memory may be partly those of a damaged checkpoint. "
@@ -191,28 +240,28 @@ def resume(
 
 
 def _load(
-    path: Path,
+    path: Path | Elsewhere,
     components: Sequence[Component],
     world: World,
     older: Sequence[Path],
     optional: frozenset[str],
     *,
     full: bool,
-) -> tuple[list[Damage], int]:
+) -> tuple[list[Damage], int | None]:
     """Restore one checkpoint, comparing every byte with its digest on the way. Collective.
 
     Each rank reads what it needs; what nobody needs is shared out. Nothing of the job changes before all is known to
     fit; then weights are filled in place, and only when every byte was good does any other part change.
 
     Returns:
-        What is damaged, on all ranks the same, and the number of ranks that had saved it.
+        What is damaged, on all ranks the same; and the number of ranks that had saved it, None where it is damaged.
     """
     damage: list[Damage] = []
     with ExitStack() as closing:
         with agreed(world, f"opening {path}", ResumeError), _collecting(damage):
             source = closing.enter_context(_open(path, world))
         if found := _all(damage, world):
-            return found, 0
+            return found, None
         with agreed(world, f"matching {path} with the registered state", ResumeError), _collecting(damage):
             plan = plan_load(components, source.stored(), frozenset({STEP_KEY}), optional)
         refuse_problems(world.gather(plan.problems))
@@ -220,7 +269,7 @@ def _load(
             trees = read_trees(source, plan.trees)
             check(plan, trees)
         if found := _all(damage, world):
-            return found, 0
+            return found, None
         with agreed(world, f"loading {path}", ResumeError), _collecting(damage):
             kept = _keep(plan, source, older)
             fill(source, plan.tensors)
@@ -230,13 +279,15 @@ def _load(
             found = _all(_verify_rest(source, path, world), world)
         if found:
             _put_back(kept)
-            return found, 0
+            return found, None
         with agreed(world, f"applying {path}", ResumeError):
             apply(plan, trees)
         return [], source.manifest.world_size
 
 
-def _open(path: Path, world: World) -> Source:
+def _open(path: Path | Elsewhere, world: World) -> Source:
+    if isinstance(path, Elsewhere):
+        return Source(path.files(), path.manifest)  # its run record was read and compared before it was chosen
     found = inspect(path, layout.step_of(path.name) or 0)
     if found.manifest is None or found.found.condition is not Condition.COMPLETE:
         raise DamageFoundError(Damage(path.name, found.found.problem))
@@ -246,7 +297,7 @@ def _open(path: Path, world: World) -> Source:
     return Source(path, found.manifest)
 
 
-def _verify_rest(source: Source, path: Path, world: World) -> list[Damage]:
+def _verify_rest(source: Source, path: Path | Elsewhere, world: World) -> list[Damage]:
     """The ranks share out the blocks that none of them has read."""
     damage: list[Damage] = []
     left = rest(source.blocks(), world.gather(source.touched_runs()))

@@ -1,6 +1,7 @@
 """A run's folder as one attempt of the run sees it: held, described, and left with a note."""
 
 import logging
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -36,10 +37,10 @@ class RunFolder:
         self._world = world
         self._claim, self._is_callers = claim, claim is not None
 
-    def take(self) -> FolderClaim:
-        """Hold the folder. Raises as `claim_folder`."""
+    def take(self, above: int = 0) -> FolderClaim:
+        """Hold the folder, by an attempt with a higher number than `above`. Raises as `claim_folder`."""
         if self._claim is None:
-            self._claim = claim_folder(self.path, self._world)
+            self._claim = claim_folder(self.path, self._world, above)
         return self._claim
 
     def give_back(self) -> None:
@@ -52,12 +53,21 @@ class RunFolder:
         """Whether another job was seen to hold it. Only the main process looks."""
         return self._world.broadcast(self._claim is not None and self._claim.is_lost)
 
-    def damage_policy(self, config: CheckpointingConfig) -> DamagePolicy:
-        """What becomes of damaged checkpoints. A job that does not hold the folder moves nothing."""
+    def damage_policy(
+        self, config: CheckpointingConfig, repair: Callable[[int, FolderClaim], bool] = lambda step, claim: False
+    ) -> DamagePolicy:
+        """What becomes of damaged checkpoints. A job that does not hold the folder moves nothing.
+
+        Args:
+            config: says it.
+            repair: brings a whole copy from elsewhere into the held folder; returns whether there was one.
+        """
         stop, full = config.on_damage == "stop", config.verify_on_resume == "full"
         if self._claim is None:
             return DamagePolicy(stop, full)
-        return DamagePolicy(stop, full, partial(put_away, self.path, self._claim, self._world, naming=self._naming))
+        claim = self._claim
+        away = partial(put_away, self.path, claim, self._world, naming=self._naming)
+        return DamagePolicy(stop, full, away, lambda step: repair(step, claim))
 
     def seconds_of_a_save(self) -> float | None:
         """What the last save of an earlier attempt took; None when it is not known."""

@@ -4,7 +4,7 @@ import errno
 import logging
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,8 @@ class SaveRequest:
         protected: steps that remain in any case, beside the one that is saved.
         naming: how checkpoints are called in that folder.
         inner: name of a folder in the temporary one that becomes the checkpoint, where somebody else's code makes it.
+        waiting: given the complete checkpoints, the steps of those that must stay until they are copied elsewhere. The
+            disk may demand them all the same.
     """
 
     folder: Path
@@ -63,6 +65,7 @@ class SaveRequest:
     protected: tuple[int, ...] = ()
     naming: Naming = layout.NATIVE
     inner: str = ""
+    waiting: Callable[[Collection[SurveyedCheckpoint]], Collection[int]] = lambda complete: ()
 
     @property
     def attempt(self) -> int:
@@ -167,6 +170,8 @@ def prepare(request: SaveRequest, size: int) -> None:
         if _is_of_an_abandoned_line(request, checkpoint):
             _set_aside(request, checkpoint.path, f"this run went on from step {request.parent or 0}")
     remove_tree(request.temporary)
+    if missing_bytes(free_bytes(request.folder), size):
+        _make_room(request, size)
     if missing := missing_bytes(free_bytes(request.folder), size):
         raise OSError(
             errno.ENOSPC,
@@ -175,6 +180,27 @@ def prepare(request: SaveRequest, size: int) -> None:
             str(request.folder),
         )
     request.temporary.mkdir()
+
+
+def _make_room(request: SaveRequest, size: int) -> None:
+    """Delete what only waits to be copied elsewhere, oldest first, until `size` bytes fit: the next checkpoint is worth
+    more."""
+    complete = survey(request.folder, request.naming).complete
+    spared = request.waiting(complete)
+    verdicts = plan_retention(
+        [c.found.step for c in complete], request.num_to_keep, request.protected, held_steps(request.folder)
+    )
+    for verdict in verdicts:
+        if verdict.keep or verdict.step not in spared:
+            continue
+        if not missing_bytes(free_bytes(request.folder), size):
+            return
+        if delete_checkpoint(request.folder, verdict.step, request.attempt, request.naming):
+            logger.warning(
+                "deleted %s before it was copied to the mirror: the disk has no room for step %d otherwise",
+                request.naming.checkpoint_name(verdict.step),
+                request.step,
+            )
 
 
 def _is_of_an_abandoned_line(request: SaveRequest, checkpoint: SurveyedCheckpoint) -> bool:
@@ -267,9 +293,10 @@ def apply_retention(request: SaveRequest) -> None:
         return
     try:
         request.claim.confirm()
-        committed = [c.found.step for c in survey(folder, request.naming).complete]
+        complete = survey(folder, request.naming).complete
         protected = [request.step, *request.protected]
-        verdicts = plan_retention(committed, request.num_to_keep, protected, held_steps(folder))
+        held = held_steps(folder) | set(request.waiting(complete))
+        verdicts = plan_retention([c.found.step for c in complete], request.num_to_keep, protected, held)
     except (OSError, RunInUseError) as error:
         logger.warning("could not look for old checkpoints in %s (%s); the next save tries again", folder, error)
         return

@@ -48,7 +48,24 @@ def _several(value: Any) -> Any:
     if value is None:
         return ()
     many = value if isinstance(value, list | tuple) else (value,)
-    return tuple({"address": one} if isinstance(one, str) else one for one in many)
+    sections = ({"address": one} if isinstance(one, str) else one for one in many)
+    return tuple(_unprinted(one) if isinstance(one, dict) else one for one in sections)
+
+
+class _Unprinted(str):
+    """pydantic prints what it refuses. An address that is refused since it holds a password must not be."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "..."
+
+
+def _unprinted(section: dict[str, Any]) -> dict[str, Any]:
+    address = section.get("address")
+    if isinstance(address, str) and "@" in address:
+        return {**section, "address": _Unprinted(address)}
+    return section
 
 
 def _distinct(mirrors: tuple[MirrorConfig, ...]) -> tuple[MirrorConfig, ...]:

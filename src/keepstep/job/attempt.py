@@ -1,7 +1,7 @@
 """One attempt of a job: holds its folder as long as it works there, and notes how it ended."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -12,30 +12,46 @@ import torch
 from keepstep.checkpoint.claim import FolderClaim, claim_folder
 from keepstep.checkpoint.fork import Line, announce_line, begin_line, find_line
 from keepstep.checkpoint.fresh import begin_anew
+from keepstep.checkpoint.identity import RunIdentity
+from keepstep.checkpoint.mirrors.run_mirrors import RunMirrors
+from keepstep.checkpoint.resume import Elsewhere
 from keepstep.checkpoint.stop import StopNotice
 from keepstep.config.checkpointing import CheckpointingConfig
 from keepstep.dist.launch import process_group
 from keepstep.dist.world import World, current_world
 from keepstep.errors import StopRequested
 from keepstep.job.stop import noting_stops
+from keepstep.plan.resume import ResumeDecision
 from keepstep.storage.exit_note import write_exit
 
 logger = logging.getLogger("keepstep")
 
 
 @contextmanager
-def attempt_of(folder: Path, config: CheckpointingConfig, notice: StopNotice | None) -> Iterator["Attempt"]:
+def attempt_of(
+    folder: Path, config: CheckpointingConfig, notice: StopNotice | None, *, has_name: bool = True
+) -> Iterator["Attempt"]:
     """Be one of the launcher's ranks, and note stop signals, for the duration of an attempt.
 
     Args:
         folder: the run's folder.
         config: of its checkpoints.
         notice: notes stop signals already; None for one that does so as long as the attempt lasts.
+        has_name: as of `Attempt`.
     """
     with noting_stops(notice, config.stop_signals) as noted, process_group() as device:
         world = current_world(timedelta(seconds=config.timeout_seconds))
-        with Attempt(folder, config, world, device, noted) as attempt:
+        with Attempt(folder, config, world, device, noted, has_name=has_name) as attempt:
             yield attempt
+
+
+def judge_newest(identity: RunIdentity, decision: ResumeDecision, brought: Sequence[Elsewhere]) -> None:
+    """Let the guard judge what is to be resumed from, before anything is built, loaded or written. Collective."""
+    if brought:
+        identity.know(brought[0].step, brought[0].where, brought[0].record)
+        identity.guard(brought[0].step)
+    elif decision.candidates:
+        identity.guard(decision.candidates[0])
 
 
 class Attempt:
@@ -47,21 +63,67 @@ class Attempt:
         world: the ranks.
         device: of this rank.
         notice: where stop signals are noted.
+        has_name: the folder is that of a run, called by its name; else it is save_dir itself.
     """
 
     def __init__(
-        self, folder: Path, config: CheckpointingConfig, world: World, device: torch.device, notice: StopNotice
+        self,
+        folder: Path,
+        config: CheckpointingConfig,
+        world: World,
+        device: torch.device,
+        notice: StopNotice,
+        *,
+        has_name: bool = True,
     ) -> None:
-        self.folder = folder
+        self.folder, self._has_name = folder, has_name
         self.world, self.device, self.notice = world, device, notice
         self._saves = config.period_steps != "disable"
+        self._mirrors = config.mirror
         self._claim: FolderClaim | None = None
+        self._above = 0
         self._works = False
 
     def begin_anew(self) -> None:
         """Set aside the run that is there. Collective. Raises as `claim`, and ResumeError where it cannot be moved."""
-        self._claim = self._claim or claim_folder(self.folder, self.world)
+        mirrors = self._run_mirrors()
+        mirrors.glance()
+        self._above = mirrors.attempt
+        self._take()
+        assert self._claim is not None
         begin_anew(self.folder, self._claim, self.world)
+
+    def bring(self, last_step: int | None = None) -> tuple[Elsewhere, ...]:
+        """Fetch the checkpoint to go on from, where only a mirror has it. Collective.
+
+        Args:
+            last_step: of the job: its checkpoint is fetched whole, since an export is made of it.
+
+        Returns:
+            Checkpoints that the resume reads where they lie; empty where what is wanted is in the folder.
+
+        Raises:
+            ResumeError: a mirror cannot be asked.
+            RunInUseError: another job holds the folder.
+        """
+        mirrors = self._run_mirrors()
+
+        def take() -> FolderClaim:
+            self._above = mirrors.attempt
+            self._take()
+            assert self._claim is not None
+            return self._claim
+
+        brought = mirrors.bring(take if self._saves else None, whole_from=last_step)
+        self._above = mirrors.attempt
+        return brought
+
+    def _run_mirrors(self) -> RunMirrors:
+        run = self.folder.name if self._has_name else ""
+        return RunMirrors(self._mirrors, self.folder, run, self.world)
+
+    def _take(self) -> None:
+        self._claim = self._claim or claim_folder(self.folder, self.world, self._above)
 
     def go_back(self, step: int) -> Line | None:
         """From now on be an attempt of the line that was begun from this step of the run, or is to be. Collective.
@@ -82,7 +144,8 @@ class Attempt:
         """
         line = announce_line(line, self.world)
         self.folder = line.folder
-        self._claim = self._claim or claim_folder(self.folder, self.world)
+        self._take()
+        assert self._claim is not None
         begin_line(line, self._claim, self.world)
 
     def claim(self) -> FolderClaim | None:
@@ -93,8 +156,8 @@ class Attempt:
             ResumeError: the ranks do not share it.
         """
         self._works = True
-        if self._claim is None and self._saves:
-            self._claim = claim_folder(self.folder, self.world)
+        if self._saves:
+            self._take()
         return self._claim
 
     def __enter__(self) -> "Attempt":

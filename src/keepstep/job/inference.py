@@ -26,7 +26,7 @@ from keepstep.errors import ConfigError, DamagedCheckpointError
 from keepstep.export.weights import identity_of
 from keepstep.job import configure
 from keepstep.job.asked import NOTHING, Asked
-from keepstep.job.attempt import Attempt, attempt_of
+from keepstep.job.attempt import Attempt, attempt_of, judge_newest
 from keepstep.job.determinism import be_deterministic, seed_all
 from keepstep.job.identify import identify
 from keepstep.job.parallel import parallelize
@@ -87,7 +87,7 @@ class InferenceJob:
         """
         # Every rank comes to this by itself, so it is refused before any of them waits for another.
         configure.check(self.config, launched_ranks())
-        with attempt_of(self.folder, self.inference.checkpointing, notice) as attempt:
+        with attempt_of(self.folder, self.inference.checkpointing, notice, has_name=False) as attempt:
             self._run(attempt, asked)
 
     def _run(self, attempt: Attempt, asked: Asked) -> None:
@@ -108,13 +108,17 @@ class InferenceJob:
         )
         if asked.fresh:
             attempt.begin_anew()
+        brought = attempt.bring()
         decision = look(self.folder, world)
         task = self._make("task", context)
-        is_resumed = decision.start is Start.RESUME
+        is_resumed = decision.start is Start.RESUME or bool(brought)
         identity = identify(self.config, self.folder, world, shape, dataset, task, asked, is_resumed=is_resumed)
-        if decision.candidates:
-            identity.guard(decision.candidates[0])
-        if self._is_done(decision, len(dataset), world) and self._has_output(decision.candidates[0], world):
+        judge_newest(identity, decision, brought)
+        if (
+            not brought
+            and self._is_done(decision, len(dataset), world)
+            and self._has_output(decision.candidates[0], world)
+        ):
             if world.rank == 0:
                 logger.info(ALREADY_COMPLETE)
             return

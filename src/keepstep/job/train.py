@@ -22,7 +22,7 @@ from keepstep.export.loading import find_mapper
 from keepstep.export.weights import export_weights, is_exported
 from keepstep.job import configure
 from keepstep.job.asked import NOTHING, Asked
-from keepstep.job.attempt import Attempt, attempt_of
+from keepstep.job.attempt import Attempt, attempt_of, judge_newest
 from keepstep.job.determinism import be_deterministic, seed_all
 from keepstep.job.identify import identify
 from keepstep.job.loop import TrainingLoop
@@ -90,13 +90,15 @@ class TrainingJob:
         if asked.fresh:
             attempt.begin_anew()
         line = None if asked.from_step is None else attempt.go_back(asked.from_step)
+        brought = attempt.bring(self.trainer.total_steps) if line is None else ()
         source = attempt.folder if line is None else line.parent
         decision = look(source, world, None if line is None else line.fork.step)
         if line is not None:
             refuse(source, decision)
-        if self._finish_from(decision, source, world):
+        if not brought and self._finish_from(decision, source, world):
             return
-        self._check_targets(attempt, fresh=decision.start is Start.FRESH)
+        is_resumed = decision.start is Start.RESUME or bool(brought)
+        self._check_targets(attempt, fresh=not is_resumed and decision.start is Start.FRESH)
         be_deterministic()
         shape, division = configure.divide_batches(self.trainer.batching, self.config.mesh, world.size)
         data_rank = shape.place_of(world.rank).data
@@ -104,11 +106,9 @@ class TrainingJob:
         seed_all(self.trainer.determinism.base_seed)
         dataset = self._make("dataset", context)
         task = self._make("task", context)
-        is_resumed = decision.start is Start.RESUME
         identity = identify(self.config, source, world, shape, dataset, task, asked, is_resumed=is_resumed, line=line)
         # Before anything is built, loaded or written.
-        if decision.candidates:
-            identity.guard(decision.candidates[0])
+        judge_newest(identity, decision, brought)
         if line is not None:
             attempt.begin(line)
             identity.move_to(attempt.folder)

@@ -59,10 +59,15 @@ def _text(found: dict[str, object], name: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
+def is_left(line: Line | None, step: int, attempt: int) -> bool:
+    """Whether a checkpoint that this attempt saved is of a line that was abandoned."""
+    return line is not None and step > line.step and attempt < line.attempt
+
+
 def abandoned_by(line: Line | None) -> Callable[[int, Manifest | None], bool]:
     """Tells whether a checkpoint (its step and manifest) is of a line that was abandoned."""
 
     def is_abandoned(step: int, manifest: Manifest | None) -> bool:
-        return line is not None and step > line.step and manifest is not None and manifest.attempt < line.attempt
+        return manifest is not None and is_left(line, step, manifest.attempt)
 
     return is_abandoned

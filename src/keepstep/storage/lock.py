@@ -122,7 +122,7 @@ class RunLock:
 _held: dict[str, RunLock] = {}
 
 
-def acquire_lock(folder: Path, *, beat: float = BEAT_SECONDS, lease: float = LEASE_SECONDS) -> RunLock:
+def acquire_lock(folder: Path, *, beat: float = BEAT_SECONDS, lease: float = LEASE_SECONDS, above: int = 0) -> RunLock:
     """Hold a run's folder, which is made if it is not there.
 
     A holder that the kernel knows to be dead is replaced at once. One on another host, or in another container, is
@@ -132,6 +132,7 @@ def acquire_lock(folder: Path, *, beat: float = BEAT_SECONDS, lease: float = LEA
         folder: the run's folder.
         beat: seconds between signs of life.
         lease: seconds without one after which a holder is taken for gone.
+        above: the number is higher than this: that of an attempt which has left its traces elsewhere.
 
     Raises:
         RunInUseError: another job holds it: host, process, since when.
@@ -142,11 +143,11 @@ def acquire_lock(folder: Path, *, beat: float = BEAT_SECONDS, lease: float = LEA
         # Asked, and not taken for granted: a number above that of whoever has taken over would steal the folder back.
         with contextlib.suppress(RunInUseError):
             held.confirm()
-            held._advance(_next_number(folder))
+            held._advance(max(_next_number(folder), above + 1))
             return held
     make_folders(folder / layout.KEEPSTEP_FOLDER)
     while True:
-        number = _take(folder, lease)
+        number = _take(folder, lease, above)
         if number is None:
             continue
         lock = RunLock(folder, number, beat)
@@ -168,13 +169,13 @@ def look_at_lock(folder: Path) -> tuple[Claim, str]:
     return claim, _describe(holder)
 
 
-def _take(folder: Path, lease: float) -> int | None:
+def _take(folder: Path, lease: float, above: int) -> int | None:
     """Try once. Returns the number, or None when somebody else was faster."""
     before, holder = _newest(folder)
     if before and not _is_free(folder, before, holder, lease):
         return None
     # Counted from the lock that was judged: several who judge the same one want the same number, and one gets it.
-    number = max(before, last_attempt(folder)) + 1
+    number = max(before, last_attempt(folder), above) + 1
     try:
         _make(folder, number)
     except FileExistsError:

@@ -21,18 +21,19 @@ def read_true_record(checkpoint: Path) -> dict[str, Any]:
         data = read_plain(f"{checkpoint}{os.sep}{layout.RUN_RECORD}", _MAX_RECORD)
     except (OSError, NotPlainError):
         return {}
-    return _parsed(data) if record is not None and digest_of_bytes(data) == record.digest else {}
+    return parse_record(data) if record is not None and digest_of_bytes(data) == record.digest else {}
 
 
 def read_record(checkpoint: Path) -> dict[str, Any]:
     """A checkpoint's run record; empty when it is missing, damaged or no plain file."""
     try:
-        return _parsed(read_plain(f"{checkpoint}{os.sep}{layout.RUN_RECORD}", _MAX_RECORD))
+        return parse_record(read_plain(f"{checkpoint}{os.sep}{layout.RUN_RECORD}", _MAX_RECORD))
     except (OSError, NotPlainError):
         return {}
 
 
-def _parsed(data: bytes) -> dict[str, Any]:
+def parse_record(data: bytes) -> dict[str, Any]:
+    """A run record from its bytes; empty when they are none."""
     try:
         record = json.loads(data)
     except (ValueError, RecursionError):

@@ -68,6 +68,16 @@ class SaveLog:
         """Note a save that failed, where the job goes on all the same."""
         self._append({"step": step, "attempt": attempt, "outcome": "failed", "problem": problem})
 
+    def mirrored(self, step: int, attempt: int, address: str, size: int, seconds: float) -> None:
+        """Note that a checkpoint is on a mirror: bytes, and seconds of the upload."""
+        more = {"address": address, "bytes": size, "seconds": round(seconds, 3)}
+        self._append({"step": step, "attempt": attempt, "outcome": "mirrored", **more})
+
+    def not_mirrored(self, step: int | None, attempt: int, address: str, problem: str) -> None:
+        """Note that an upload failed, or was given up; `step` is None where the mirror could not be asked at all."""
+        more = {"address": address, "problem": problem}
+        self._append({"step": step, "attempt": attempt, "outcome": "not mirrored", **more})
+
     def last_saved(self) -> dict[str, Any]:
         """The line of the last save; empty when there is none, or the file cannot be read."""
         try:

@@ -1,0 +1,1 @@
+"""Copies checkpoints to storage that survives, beside a job or by hand."""

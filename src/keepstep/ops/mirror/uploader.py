@@ -1,0 +1,136 @@
+"""Keeps one mirror of a run's folder up to date: what is due goes there, what retention gives up goes from there."""
+
+import contextlib
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from keepstep.errors import CheckpointNotFoundError, DamagedCheckpointError
+from keepstep.ops.mirror.fence import Fence
+from keepstep.plan import layout
+from keepstep.plan.layout import Naming
+from keepstep.plan.manifest import Manifest
+from keepstep.plan.mirror import Copy, due_uploads, plan_mirror_retention
+from keepstep.storage.leases import hold, pinned_steps
+from keepstep.storage.line import abandoned_by, read_line
+from keepstep.storage.stored import StoredCheckpoint, survey_store
+from keepstep.storage.stores.base import ChangedFileError, Store
+from keepstep.storage.stores.meter import Meter
+from keepstep.storage.survey import survey
+from keepstep.storage.transfer import Pushed, push_checkpoint
+
+
+@dataclass(frozen=True)
+class Wishes:
+    """What is asked of a mirror.
+
+    Attributes:
+        period_steps, num_to_keep: as of `MirrorConfig`.
+        naming: how checkpoints are called in the run's folder.
+    """
+
+    period_steps: int | None = None
+    num_to_keep: int | None = None
+    naming: Naming = layout.NATIVE
+
+
+@dataclass
+class Uploader:
+    """One run's folder and its mirror.
+
+    Args:
+        folder: the run's folder here.
+        store, prefix: where its checkpoints go.
+        wishes: which, and how many stay.
+        fence: the right to write there.
+        meter: makes one for an upload.
+        tell: told of events, as plain dicts.
+    """
+
+    folder: Path
+    store: Store
+    prefix: str
+    wishes: Wishes
+    fence: Fence
+    meter: Callable[[], Meter] = Meter
+    tell: Callable[[dict[str, Any]], None] = lambda event: None
+    mirrored: set[Copy] = field(default_factory=set)
+    forced: set[int] = field(default_factory=set)
+    _hopeless: set[Copy] = field(default_factory=set)
+
+    def begin(self) -> None:
+        """Take the mirror, and learn what is there.
+
+        Raises:
+            RunInUseError: a later attempt of the run has it.
+            CouldNotLookError, OSError: it cannot be asked.
+        """
+        self.fence.take()
+        self.mirrored = {_copy_of(one) for one in survey_store(self.store, self.prefix).complete}
+        self.tell({"event": "begun", "mirrored": [[copy.step, copy.attempt] for copy in sorted(self.mirrored)]})
+
+    def due(self) -> tuple[Copy, ...]:
+        """What is to be uploaded, the newest first.
+
+        Raises:
+            CouldNotLookError: the folder here cannot be read.
+        """
+        wishes = self.wishes
+        return due_uploads(
+            self._local() - self._hopeless, self.mirrored, wishes.period_steps, self.forced, wishes.num_to_keep
+        )
+
+    def upload(self, copy: Copy) -> None:
+        """Upload one checkpoint, and apply retention there.
+
+        A checkpoint that is gone or damaged is told of and not tried again.
+
+        Raises:
+            RunInUseError: a later attempt of the run has the mirror.
+            OSError: the mirror cannot be asked, or refuses; it is worth another try.
+        """
+        naming = self.wishes.naming
+        try:
+            with hold(self.folder, copy.step, naming=naming) as checkpoint:
+                pushed = push_checkpoint(checkpoint, self.store, self.prefix, self.meter(), self.fence.confirm)
+        except (CheckpointNotFoundError, DamagedCheckpointError, ChangedFileError) as error:
+            self._hopeless.add(copy)
+            self.tell({"event": "given up", "step": copy.step, "attempt": copy.attempt, "problem": str(error)})
+            return
+        self._note(pushed)
+        self._apply_retention()
+
+    def _note(self, pushed: Pushed) -> None:
+        copy = Copy(pushed.step, pushed.attempt)
+        self.mirrored = {one for one in self.mirrored if one.step != copy.step} | {copy}
+        self.tell({"event": "mirrored", "step": copy.step, "attempt": copy.attempt, "bytes": pushed.size})
+
+    def _local(self) -> set[Copy]:
+        abandoned = abandoned_by(read_line(self.folder))
+        found = [(c.found.step, c.manifest) for c in survey(self.folder, self.wishes.naming).complete]
+        return {_copy(step, manifest) for step, manifest in found if manifest and not abandoned(step, manifest)}
+
+    def _apply_retention(self) -> None:
+        """Only after an upload: the newest is complete there then."""
+        for verdict in plan_mirror_retention(self.mirrored, self.wishes.num_to_keep, self._pinned()):
+            if verdict.keep:
+                continue
+            name = self.wishes.naming.checkpoint_name(verdict.copy.step)
+            self.fence.confirm()
+            self.store.remove(f"{self.prefix}/{name}" if self.prefix else name, layout.MANIFEST)
+            self.mirrored.discard(verdict.copy)
+            self.tell({"event": "deleted", "step": verdict.copy.step, "reason": verdict.reason})
+
+    def _pinned(self) -> Collection[int]:
+        with contextlib.suppress(OSError):
+            return pinned_steps(self.folder)
+        return ()
+
+
+def _copy_of(checkpoint: StoredCheckpoint) -> Copy:
+    return _copy(checkpoint.found.step, checkpoint.manifest)
+
+
+def _copy(step: int, manifest: Manifest | None) -> Copy:
+    return Copy(step, manifest.attempt if manifest else 0)
