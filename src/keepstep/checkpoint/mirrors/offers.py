@@ -12,7 +12,7 @@ from keepstep.plan.layout import Naming
 from keepstep.plan.mirror import Copy
 from keepstep.plan.resume import Condition
 from keepstep.storage.stored import StoredFiles, survey_store
-from keepstep.storage.stores.opening import open_store
+from keepstep.storage.stores.apart import open_apart
 
 _ATTEMPTS = "attempts/"
 
@@ -35,7 +35,7 @@ class Offer:
 
     def files(self) -> StoredFiles:
         """The means to read it."""
-        return StoredFiles(open_store(parse_address(self.mirror.address)), self.prefix)
+        return StoredFiles(open_apart(parse_address(self.mirror.address)), self.prefix)
 
     def __str__(self) -> str:
         return f"{self.mirror.address}/{self.prefix}"
@@ -88,7 +88,7 @@ def look_at_mirrors(mirrors: Sequence[MirrorConfig], prefix: str, naming: Naming
 
 def _look(mirror: MirrorConfig, prefix: str, naming: Naming) -> Offers:
     try:
-        seen = survey_store(open_store(parse_address(mirror.address)), prefix)
+        seen = survey_store(open_apart(parse_address(mirror.address)), prefix)
     except CouldNotLookError as error:
         raise CouldNotLookError(
             f"{error}. It may hold a newer checkpoint than save_dir does: mend the connection or the credentials, or "
