@@ -1,7 +1,10 @@
 """The examples run as they are, and a kill changes nothing. (The language model's kills: tests/crash/test_kills.py)"""
 
+import contextlib
+import io
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -14,31 +17,46 @@ import pytest
 from tests.rig import forks
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+OWN_LOOP = EXAMPLES / "own_loop" / "train.py"
 
 
-def own_loop(folder: Path) -> "subprocess.Popen[str]":
+def own_loop(folder: Path) -> str:
     environment = {**os.environ, "PYTHONPATH": str(EXAMPLES.parent / "src")}
-    command = [sys.executable, str(EXAMPLES / "own_loop" / "train.py")]
-    folder.mkdir(exist_ok=True)
-    return subprocess.Popen(
-        command, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, env=environment
+    folder.mkdir()
+    done = subprocess.run(
+        [sys.executable, str(OWN_LOOP)],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        env=environment,
+        check=True,
+        timeout=60,
     )
+    return done.stdout
 
 
-def test_the_hand_written_loop_killed_and_started_again(tmp_path: Path) -> None:
-    whole, _ = own_loop(tmp_path / "a").communicate(timeout=60)
+def test_the_hand_written_loop_killed_and_started_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = own_loop(tmp_path / "a")
     assert "sum of all weights after step 1000" in whole
-    killed = own_loop(tmp_path / "b")
-    run = tmp_path / "b" / "runs" / "own_loop" / "digits"
+    folder = tmp_path / "b"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    (killed,) = forks.start(lambda: runpy.run_path(str(OWN_LOOP), run_name="__main__"))
+    killed.go()
+    run = folder / "runs" / "own_loop" / "digits"
     deadline = time.monotonic() + 60
     while not (run / "save-300").is_dir():
         assert time.monotonic() < deadline
         time.sleep(0.01)
     killed.kill()
-    killed.communicate()
-    assert killed.returncode == -signal.SIGKILL
-    again, _ = own_loop(tmp_path / "b").communicate(timeout=60)
-    assert again == whole
+    assert killed.wait().killed
+
+    def again() -> str:
+        with contextlib.redirect_stdout(io.StringIO()) as told:
+            runpy.run_path(str(OWN_LOOP), run_name="__main__")
+        return told.getvalue()
+
+    assert forks.values(again) == [whole]
 
 
 def test_the_language_model_beats_counting_pairs(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -398,6 +398,7 @@ def test_a_forked_child_may_drop_what_it_inherits_and_may_save_by_itself(tmp_pat
         held = [torch.full((2950, 2950), float(number)) for number in range(5)]  # take the free addresses
         saver._saver.release()
         del saver
+        gc.unfreeze()
         gc.collect()
         return sum(int(one.mean()) for one in held)
 

@@ -2,13 +2,16 @@
 
 import json
 import os
+import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
-from tests.cli.test_commands import in_a_process
-from tests.rig import jobs
+from keepstep.cli import launcher, worker
+from tests.rig import forks, jobs
 from tests.rig.command import keepstep
 
 
@@ -55,9 +58,27 @@ def test_exit_codes_are_those_of_the_start(job: Path, tmp_path: Path) -> None:
     assert (done.returncode, json.loads(done.stdout)["outcome"]) == (4, "damaged")
 
 
-def test_flags_reach_the_ranks(job: Path) -> None:
+def forked_launch(config: Any, program: str) -> Callable[..., None]:
+    """Stands for torch's launcher: its ranks are forked, which takes no start of Python."""
+
+    def launch(*words: str) -> None:
+        assert (program, *words[:2]) == (sys.executable, "-m", "keepstep.cli.worker")
+
+        def rank() -> None:
+            sys.argv = ["keepstep", *words[2:]]
+            with pytest.raises(SystemExit) as end:
+                worker.run()
+            assert end.value.code == 0
+
+        forks.values(rank, config.nproc_per_node)
+
+    return launch
+
+
+def test_flags_reach_the_ranks(job: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(launcher, "elastic_launch", forked_launch)
     more = ("--set", "trainer.total_steps=12", "--set", "trainer.determinism.base_seed=8")
-    done = in_a_process("train", "job.yaml", "--nproc", "2", "--from", "save-4", "--accept", "seed=8", *more, cwd=job)
+    done = keepstep("train", "job.yaml", "--nproc", "2", "--from", "save-4", "--accept", "seed=8", *more, cwd=job)
     assert done.returncode == 0, done.stderr
     record = json.loads((job / "checkpoints" / "run.fork-1" / "save-12" / "run.json").read_text())
     assert (record["seed"], record["fork_of"], record["world_size"]) == (8, "run/save-4", 2)

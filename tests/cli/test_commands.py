@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from tests.rig import jobs
-from tests.rig.command import keepstep
+from tests.rig.command import keepstep, keepstep_forked
 from tests.rig.folders import make_checkpoint
 
 
@@ -136,10 +136,10 @@ def test_a_missing_file_and_the_wrong_kind_are_refused(job_file: Path) -> None:
 
 def test_a_job_from_start_to_already_complete_under_the_launcher(job_file: Path) -> None:
     background = ("--set", "trainer.checkpointing.mode=async")
-    first = in_a_process("train", str(job_file), "--nproc", "2", "--set", "trainer.total_steps=4", *background)
+    first = keepstep_forked("train", str(job_file), "--nproc", "2", "--set", "trainer.total_steps=4", *background)
     assert first.returncode == 0, first.stderr
     assert first.stderr.count("starting from the first step") == 1
-    second = in_a_process("train", str(job_file), "--nproc", "2")
+    second = keepstep_forked("train", str(job_file), "--nproc", "2")
     assert second.returncode == 0, second.stderr
     assert second.stderr.count("resumed from step 4") == 1
     third = keepstep("train", str(job_file))
@@ -152,7 +152,7 @@ def test_the_launcher_brings_the_exit_code_of_the_ranks_back(job_file: Path) -> 
     assert keepstep("train", str(job_file), "--set", "trainer.total_steps=4").returncode == 0
     manifest = job_file.parent / "checkpoints" / "run" / "save-4" / "manifest.json"
     manifest.write_text("{}")
-    damaged = in_a_process("train", str(job_file), "--nproc", "2")
+    damaged = keepstep_forked("train", str(job_file), "--nproc", "2")
     assert damaged.returncode == 4
     assert damaged.stderr.count("no checkpoint is complete and unchanged") == 1
 
@@ -175,7 +175,7 @@ def test_under_a_launcher_it_takes_the_world_it_is_given(job_file: Path) -> None
 
 
 def test_selftest_of_a_job_file(job_file: Path) -> None:
-    done = in_a_process("selftest", str(job_file), "--stop-at", "2", "--json", cwd=job_file.parent)
+    done = keepstep_forked("selftest", str(job_file), "--stop-at", "2", "--json", cwd=job_file.parent)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["equal"] is True
     assert not (job_file.parent / "runs").exists(), "the job's own folder is left alone"
@@ -184,16 +184,16 @@ def test_selftest_of_a_job_file(job_file: Path) -> None:
 def test_selftest_of_a_command_names_a_fault(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(FAULTY)
     words = ("--stop-at", "2", "--folder", str(tmp_path / "work"), "--", sys.executable, "train.py")
-    done = in_a_process("selftest", *words, cwd=tmp_path)
+    done = keepstep_forked("selftest", *words, cwd=tmp_path)
     assert done.returncode == 1, done.stderr
     assert "differs first at step 3 in rng" in done.stdout
     assert "torch.manual_seed at train.py:8" in done.stdout
 
 
 def test_selftest_refuses_what_it_cannot_run(job_file: Path) -> None:
-    assert in_a_process("selftest", str(job_file), "more").returncode == 2
-    assert in_a_process("selftest", "--nproc", "2", "--", "python", "train.py").returncode == 2
-    done = in_a_process("selftest", "--", sys.executable, "-c", "print('no checkpointer')")
+    assert keepstep("selftest", str(job_file), "more").returncode == 2
+    assert keepstep("selftest", "--nproc", "2", "--", "python", "train.py").returncode == 2
+    done = keepstep_forked("selftest", "--", sys.executable, "-c", "print('no checkpointer')")
     assert done.returncode == 1
     assert "made no Checkpointer" in done.stderr
 

@@ -1,7 +1,5 @@
 """ckpt-chaos against its own job with the Trainer of Hugging Face, which knows nothing of keepstep."""
 
-import gc
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,15 +20,6 @@ def _begin() -> None:
     enable()
 
 
-@pytest.fixture
-def _frozen() -> Iterator[None]:
-    gc.collect()
-    gc.freeze()  # Accelerate collects at each start
-    yield
-    gc.unfreeze()
-
-
-@pytest.mark.usefixtures("_frozen")
 @pytest.mark.parametrize(("ranks", "every"), [(1, 14), (2, 25)])
 def test_some_points_on_forked_processes(tmp_path: Path, ranks: int, every: int) -> None:
     judge(forked_bench(tmp_path, "hf_trainer", ranks, _begin, every))
@@ -38,7 +27,6 @@ def test_some_points_on_forked_processes(tmp_path: Path, ranks: int, every: int)
 
 @pytest.mark.crash
 @pytest.mark.timeout(3600)
-@pytest.mark.usefixtures("_frozen")
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_all_points_on_forked_processes(tmp_path: Path, ranks: int) -> None:
     points = forked_bench(tmp_path, "hf_trainer", ranks, _begin)

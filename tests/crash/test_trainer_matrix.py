@@ -1,12 +1,11 @@
 """A kill, or an error of the disk, at the n-th system call of the saves of a Trainer: of transformers, and of TRL with
 an adapter. The next start goes on from what was committed, and ends as one that was never stopped."""
 
-import gc
 import os
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -45,7 +44,7 @@ def _job(kind: str, mode: str = "sync", **options: Any) -> Job:
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+def _warm(tmp_path_factory: pytest.TempPathFactory) -> None:
     """What libraries import late is imported now: it is no system call of a save."""
     folder = tmp_path_factory.mktemp("warm")
     require_strace(folder)
@@ -53,10 +52,6 @@ def _warm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
         for mode in ("sync", "async"):
             for _ in range(2):
                 trainer_jobs.train(folder / f"{kind}-{mode}", kind, mode)
-    gc.collect()
-    gc.freeze()  # Accelerate collects at each start: half a second with all that was imported
-    yield
-    gc.unfreeze()
 
 
 def _kill(tmp: Path, kind: str, mode: str, size: int, rank: int, every: int) -> None:

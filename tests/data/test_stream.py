@@ -1,7 +1,7 @@
 """Streams: the same batches after any stop, from their own state or read again."""
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -30,13 +30,22 @@ def take(source: StreamLoader, steps: int) -> list[list[str]]:
     return [[str(micro.data) for micro in next(batches)] for _ in range(steps)]
 
 
-@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
+@pytest.mark.parametrize(
+    ("workers", "persistent", "stops"),
+    [
+        (0, False, range(STEPS)),
+        (2, False, (1, 5, 6)),
+        (2, True, (6, 12)),
+        pytest.param(2, False, (0, 12), marks=pytest.mark.slow),
+        pytest.param(2, True, (0, 1, 5), marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_stop_at_any_step_goes_on_exactly(kind: str, workers: int, persistent: bool) -> None:
+def test_a_stop_at_any_step_goes_on_exactly(kind: str, workers: int, persistent: bool, stops: Sequence[int]) -> None:
     if kind == "nodes" and workers:
         pytest.skip("nodes have workers of their own")
     whole = take(loader(kind, workers, persistent), STEPS)
-    for stop in range(STEPS) if workers == 0 else (0, 1, 5, 6, 12):
+    for stop in stops:
         first = loader(kind, workers, persistent)
         rows = take(first, stop)
         second = loader(kind, workers, persistent)

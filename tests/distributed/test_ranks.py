@@ -2,6 +2,8 @@
 
 import json
 import os
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +26,25 @@ from keepstep.errors import (
 from keepstep.storage.survey import survey
 from tests.rig import forks, tiny
 
+Whole = tuple[list[Any], Any]
 
-def twin(tmp_path: Path, ranks: int, stop: int) -> None:
-    def whole() -> dict[str, Any]:
-        return tiny.train(tiny.Tiny(str(tmp_path / "a"), total=12, period=1, log=str(tmp_path / "a.log")))
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Whole]:
+    """What so many ranks come to that nobody stops, and what they log."""
+
+    @cache
+    def train(ranks: int) -> Whole:
+        folder = tmp_path_factory.mktemp("whole")
+        job = tiny.Tiny(str(folder / "a"), total=12, period=1, log=str(folder / "a.log"))
+        values = forks.values(lambda: tiny.train(job), ranks)
+        assert [one.pop("start") for one in values] == [0] * ranks
+        return values, tiny.read_log(job.log, ranks)
+
+    return train
+
+
+def twin(tmp_path: Path, whole: Callable[[int], Whole], ranks: int, stop: int) -> None:
     def until_the_crash() -> None:
         def crash(step: int) -> None:
             if step == stop + 1:
@@ -39,21 +55,22 @@ def twin(tmp_path: Path, ranks: int, stop: int) -> None:
     def again() -> dict[str, Any]:
         return tiny.train(tiny.Tiny(str(tmp_path / "b"), total=12, period=1, log=str(tmp_path / "b.log")))
 
-    expected = forks.values(whole, ranks)
+    expected, log = whole(ranks)
     assert {end.status for end in forks.run(until_the_crash, ranks)} == {9}
     resumed = forks.values(again, ranks)
     assert [one.pop("start") for one in resumed] == [stop] * ranks
-    assert [one.pop("start") for one in expected] == [0] * ranks
     assert resumed == expected
-    assert tiny.read_log(str(tmp_path / "b.log"), ranks) == tiny.read_log(str(tmp_path / "a.log"), ranks)
+    assert tiny.read_log(str(tmp_path / "b.log"), ranks) == log
     if ranks > 1:
         assert resumed[0]["rng"] != resumed[1]["rng"]
 
 
 @pytest.mark.parametrize("ranks", [2, 4])
 @pytest.mark.parametrize("stop", [1, 6])
-def test_a_resumed_run_is_the_run_that_was_started(tmp_path: Path, ranks: int, stop: int) -> None:
-    twin(tmp_path, ranks, stop)
+def test_a_resumed_run_is_the_run_that_was_started(
+    tmp_path: Path, whole: Callable[[int], Whole], ranks: int, stop: int
+) -> None:
+    twin(tmp_path, whole, ranks, stop)
 
 
 def test_every_rank_writes_its_own_shards_and_replicas_are_written_once(tmp_path: Path) -> None:

@@ -143,10 +143,7 @@ def metered(specs: dict[str, tuple[int, ...]], *steps: Leaf | Composite) -> tupl
     meter = Meter(given)
     gc.collect()
     gc.freeze()
-    try:
-        return meter, meter.drain(Mapper(steps).stream(given, meter))
-    finally:
-        gc.unfreeze()
+    return meter, meter.drain(Mapper(steps).stream(given, meter))
 
 
 def test_only_one_group_is_in_memory() -> None:

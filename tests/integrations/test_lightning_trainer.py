@@ -4,6 +4,7 @@ import logging
 import os
 import pickle
 import re
+import runpy
 import subprocess
 import sys
 import time
@@ -243,7 +244,10 @@ def test_the_folders_of_two_fsdp2_ranks(tmp_path: Path, monkeypatch: pytest.Monk
     assert {type(one.error) for one in ended} == {DamagedCheckpointError}
 
 
-def test_the_example_of_the_docs_twice_and_enabled_from_outside(tmp_path: Path) -> None:
+def test_the_example_of_the_docs_twice_and_enabled_from_outside(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs/lightning.md").read_text(), re.DOTALL)
     (tmp_path / "train.py").write_text(block)
     (tmp_path / "site").mkdir()
@@ -257,15 +261,17 @@ def test_the_example_of_the_docs_twice_and_enabled_from_outside(tmp_path: Path) 
     (tmp_path / "outside.py").write_text(outside)
     path = f"{tmp_path / 'site'}{os.pathsep}{ROOT / 'src'}"
 
-    def run(script: str) -> str:
-        environment = {**os.environ, "PYTHONPATH": path}
-        command = [sys.executable, script]
-        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
-        return done.stdout + done.stderr
+    def first() -> str:
+        runpy.run_path("train.py", run_name="__main__")
+        return caplog.text
 
-    assert "starting from the first step" in run("train.py")
+    with caplog.at_level(logging.INFO, logger="keepstep"):
+        (said,) = forks.values(first)
+    assert "starting from the first step" in said
     (tmp_path / "runs" / "mine" / "last.ckpt").unlink()
-    assert "resumed from step 100" in run("outside.py")
+    command, environment = [sys.executable, "outside.py"], {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, timeout=120)
+    assert "resumed from step 100" in done.stdout + done.stderr
 
 
 @pytest.fixture(autouse=True)

@@ -42,12 +42,12 @@ def test_disabled_never_saves(tmp_path: Path) -> None:
     assert steps(tmp_path) == []
 
 
-@pytest.mark.parametrize(("ranks", "middle"), [(1, 40), (1, 24), (2, 24)])
+@pytest.mark.parametrize(("ranks", "middle"), [(1, 20), (1, 12), (2, 12)])
 def test_a_raised_total_equals_a_run_that_had_it_from_the_same_state_on(
     tmp_path: Path, ranks: int, middle: int
 ) -> None:
-    """40 steps, then 60: after the end, and from the middle."""
-    total, raised = 40, 60
+    """20 steps, then 30: after the end, and from the middle."""
+    total, raised = 20, 30
     a, b = tmp_path / "a", tmp_path / "b"
     run(jobs.training(a, total), ranks)
     keep = a / "checkpoints" / "run"
@@ -70,7 +70,7 @@ def test_a_raised_total_equals_a_run_that_had_it_from_the_same_state_on(
     assert {s: rates[s] for s in rates if s <= middle} == {s: before[s] for s in before if s <= middle}
     assert {s: rates[s] for s in rates if s > middle} == {s: of_raised[s] for s in of_raised if s > middle}
     assert all(0 <= rate <= 0.05 for rate in rates.values())
-    assert steps(extended) == [56, 60]
+    assert steps(extended) == [28, 30]
     # From the same state on nothing but the rates decides, and they are those of a run that always had the new total.
     assert jobs.state(extended, raised)["lr_scheduler.completed_steps"] == raised
 

@@ -141,7 +141,7 @@ def test_the_example_of_the_docs(traceable: None, tmp_path: Path, capsys: pytest
 
 
 def test_a_job_that_loses_work_is_found(traceable: None, tmp_path: Path) -> None:
-    report = faults.crash_matrix(resume_from_a_wrong_step, start_method="fork", every=4, folder=tmp_path / "work")
+    report = faults.crash_matrix(resume_from_a_wrong_step, start_method="fork", every=9, folder=tmp_path / "work")
     print(f"\n{report}")
     assert any("was committed" in problem for problem in report.bad)
 

@@ -18,8 +18,8 @@ import keepstep
 from keepstep.job.inference import InferenceJob
 from keepstep.job.train import TrainingJob
 from keepstep.state.rng import RngComponent
-from keepstep.testing import TwinReport, twin_check
-from tests.rig import jobs
+from keepstep.testing import TwinReport, processes, twin_check
+from tests.rig import jobs, spawned
 
 LENGTH, BATCH, TOTAL = 18, 4, 30
 
@@ -331,12 +331,8 @@ def test_a_job_that_hangs_is_ended(tmp_path: Path) -> None:
         twin_check(sleeper, timeout=0.5, folder=tmp_path)
 
 
-def spawned() -> None:
-    job()()
-
-
 def test_a_function_in_fresh_processes(tmp_path: Path) -> None:
-    report = twin_check(spawned, stops=[4], folder=tmp_path)
+    report = twin_check(spawned.train, stops=[4], folder=tmp_path)
     assert report.equal, report
     assert (report.stops, report.steps) == ((4,), 7)
 
@@ -452,8 +448,9 @@ def test_a_command_that_is_not_there(tmp_path: Path) -> None:
         twin_check(["nowhere"], folder=tmp_path)
 
 
-def test_ranks_in_sessions_of_their_own_end_too(tmp_path: Path) -> None:
+def test_ranks_in_sessions_of_their_own_end_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As a launcher's do, which is killed before it can end them."""
+    monkeypatch.setattr(processes, "_GRACE_SECONDS", 1)
     script = (
         "import os, subprocess, sys, time, signal; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
         "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(99)'], start_new_session=True);"

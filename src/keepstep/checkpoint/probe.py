@@ -15,7 +15,6 @@ from typing import Any, TextIO
 import torch
 import xxhash
 from torch import nn
-from torch._dynamo.eval_frame import OptimizedModule
 
 from keepstep.checkpoint.seeding import SeedWatch, length_of
 from keepstep.dcp.digests import digest_tensor, digest_tree
@@ -175,7 +174,7 @@ class Probe:
         self._notes: dict[str, Any] = {}
 
     def _watch(self, stage: nn.Module) -> None:
-        if isinstance(stage, OptimizedModule):  # hooks would be compiled with the rest
+        if _is_compiled(stage):  # hooks would be compiled with the rest
             inner = stage.forward
 
             def observed(*args: Any, **kwargs: Any) -> Any:
@@ -232,6 +231,12 @@ class Probe:
     def _write(self, part: Start | Step) -> None:
         self._file.write(to_line(part))
         self._file.flush()
+
+
+def _is_compiled(stage: nn.Module) -> bool:
+    """Whether `torch.compile` has made it: its module takes a second to import, and is there where that was called."""
+    dynamo = sys.modules.get("torch._dynamo.eval_frame")
+    return dynamo is not None and isinstance(stage, dynamo.OptimizedModule)
 
 
 def _random() -> dict[str, str]:

@@ -1,6 +1,5 @@
 """Checkpoints of a Trainer on the Hub: what lies there, what failures do, and the way back from it."""
 
-import gc
 import json
 import os
 import shutil
@@ -42,15 +41,6 @@ if close_session is None:
 
 NAME = "me/tiny"
 LAST = "last-checkpoint"
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _quick_collections() -> Iterator[None]:
-    """A Trainer collects garbage at each start, and all that is imported takes half a second."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """A Trainer on two ranks: twins, one decision for all, other worlds, FSDP2 shards."""
 
 import os
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -69,13 +70,40 @@ def _on_ranks(ranks: int, folder: Path, **more: Any) -> list[Any]:
     return list(forks.values(lambda: _start(folder, **more), ranks))
 
 
+class Runs:
+    """What two ranks did that nobody stopped, and a copy of what a stop at step 10 left; made when first asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._whole: dict[bool, list[Any]] = {}
+
+    def whole(self, *, sharded: bool = False) -> list[Any]:
+        if sharded not in self._whole:
+            self._whole[sharded] = _on_ranks(2, self._folder / f"whole {sharded}", sharded=sharded)
+        return self._whole[sharded]
+
+    def stopped(self, to: Path, *, sharded: bool = False) -> None:
+        folder = self._folder / f"stopped {sharded}"
+        if not folder.exists():
+            _on_ranks(2, folder, stop=10, sharded=sharded)
+        shutil.copytree(folder, to)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
+    return Runs(tmp_path_factory.mktemp("ranks"))
+
+
 @pytest.mark.parametrize("kind", ["replicas", "asynchronous", "shards", "shards, asynchronous"])
-def test_twins(kind: str, tmp_path: Path) -> None:
-    more: dict[str, Any] = {"sharded": True} if "shards" in kind else {}
+def test_twins(kind: str, runs: Runs, tmp_path: Path) -> None:
+    sharded = "shards" in kind
+    more: dict[str, Any] = {"sharded": sharded}
+    whole = runs.whole(sharded=sharded)  # to the twin it makes no difference how saves are made
     if "asynchronous" in kind:
         more["options"] = {"mode": "async"}
-    whole = _on_ranks(2, tmp_path / "whole", **more)
-    _on_ranks(2, tmp_path / "run", stop=10, **more)
+        _on_ranks(2, tmp_path / "run", stop=10, **more)
+    else:
+        runs.stopped(tmp_path / "run", sharded=sharded)
     files = {path.name for path in (tmp_path / "run" / "checkpoint-8").iterdir()}
     assert {"rng_state_0.pth", "rng_state_1.pth", "keepstep_state_0.pt", "keepstep_state_1.pt"} <= files
     assert ({"pytorch_model_fsdp_0", "optimizer_0"} <= files) == ("shards" in kind)
@@ -90,9 +118,9 @@ def test_twins(kind: str, tmp_path: Path) -> None:
         assert weights == whole[rank][2]
 
 
-def test_a_damaged_shard_is_fallen_back_from_on_all_ranks(tmp_path: Path) -> None:
-    whole = _on_ranks(2, tmp_path / "whole", sharded=True)
-    _on_ranks(2, tmp_path / "run", sharded=True, stop=10)
+def test_a_damaged_shard_is_fallen_back_from_on_all_ranks(runs: Runs, tmp_path: Path) -> None:
+    whole = runs.whole(sharded=True)
+    runs.stopped(tmp_path / "run", sharded=True)
     flip_bit(tmp_path / "run" / "checkpoint-8" / "optimizer_0" / "__1_0.distcp", -100)
     resumed = _on_ranks(2, tmp_path / "run", sharded=True, resume=True)
     assert [len(seen) for seen, *_ in resumed] == [8, 8]
@@ -100,14 +128,14 @@ def test_a_damaged_shard_is_fallen_back_from_on_all_ranks(tmp_path: Path) -> Non
     assert list((tmp_path / "run" / ".keepstep" / "quarantine").glob("checkpoint-8.*"))
 
 
-def test_another_world_is_refused_unless_it_is_accepted(tmp_path: Path) -> None:
-    _on_ranks(2, tmp_path / "run", stop=10)
+def test_another_world_is_refused_unless_it_is_accepted(runs: Runs, tmp_path: Path) -> None:
+    runs.stopped(tmp_path / "run")
     with pytest.raises(GuardRefusedError, match="world_size"):
         _start(tmp_path / "run", resume=True)
     same_batch = {"gradient_accumulation_steps": 2}
     with pytest.raises(GuardRefusedError, match="world_size"):
         _start(tmp_path / "run", resume=True, settings=same_batch)
-    whole = _on_ranks(2, tmp_path / "whole")
+    whole = runs.whole()
     accepted = _start(tmp_path / "run", resume=True, settings=same_batch, options={"accept": ["world_size"]})
     # The same samples in each step, on one rank in two parts.
     parts = [sample for samples, *_ in accepted[0] for sample in samples]
@@ -116,8 +144,8 @@ def test_another_world_is_refused_unless_it_is_accepted(tmp_path: Path) -> None:
     assert accepted[3] == 12
 
 
-def test_a_plain_trainer_reads_the_shards(tmp_path: Path) -> None:
-    _on_ranks(2, tmp_path / "run", stop=10, sharded=True)
+def test_a_plain_trainer_reads_the_shards(runs: Runs, tmp_path: Path) -> None:
+    runs.stopped(tmp_path / "run", sharded=True)
     path = str(tmp_path / "run" / "checkpoint-8")
     first, second = (
         _on_ranks(2, tmp_path / name, sharded=True, resume=path, plain=True, settings={"learning_rate": 0.0})

@@ -1,6 +1,5 @@
 """What goes wrong around a Trainer's checkpoints elsewhere, a test for each."""
 
-import gc
 import json
 import logging
 import shutil
@@ -62,15 +61,6 @@ BEST = {
     "metric_for_best_model": "loss",
     "greater_is_better": False,
 }
-
-
-@pytest.fixture(scope="module", autouse=True)
-def _frozen() -> Iterator[None]:
-    """Accelerate collects garbage at each start: that takes long with all that was imported."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
 
 
 short = partial(tiny_trainer, max_steps=6, save_steps=2)
