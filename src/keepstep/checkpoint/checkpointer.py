@@ -22,7 +22,7 @@ from keepstep.checkpoint.watchdog import watched
 from keepstep.config.checkpointing import CheckpointingConfig
 from keepstep.dist.agree import agreed
 from keepstep.dist.world import World, current_world
-from keepstep.errors import ConfigError, KeepstepError, SaveError
+from keepstep.errors import ConfigError, KeepstepError, SaveError, StopRequested
 from keepstep.plan.schedule import is_save_due
 from keepstep.provenance.record import RunFacts
 from keepstep.state.job_state import JobState
@@ -31,6 +31,9 @@ from keepstep.state.model import ModelComponent
 from keepstep.storage.tracing import note_start, trace_this_process
 
 logger = logging.getLogger("keepstep")
+
+# Seconds that a job which ends by an error waits for its uploads.
+_IMPATIENCE = 20.0
 
 
 class Checkpointer:
@@ -104,7 +107,7 @@ class Checkpointer:
         self._handle_signals = handle_signals and notice is None
         self._failed = FailedSaves(config, self._world, self._run)
         self._has_saved = False
-        self._is_leaving = False
+        self._leaving: float | None = None
 
     def resume(self, step: int | None = None) -> int:
         """Restore the newest good checkpoint, or the one of `step`.
@@ -392,7 +395,8 @@ class Checkpointer:
     def _close_mirrors(self) -> None:
         if not self._mirrors.are_used:
             return
-        self._mirrors.close(seconds_left(self._notice, self.config.grace_seconds), at_once=self._is_leaving)
+        left = seconds_left(self._notice, self.config.grace_seconds)
+        self._mirrors.close(min((one for one in (left, self._leaving) if one is not None), default=None))
         if self._has_saved and self._last_step is not None:
             apply_retention(self._request(self._last_step))  # what had to wait for its upload need not any more
 
@@ -407,7 +411,8 @@ class Checkpointer:
             return
         # The error that ended the block is the one to be seen; other ranks may be gone.
         self._saver.abandon()
-        self._is_leaving = True
+        if not isinstance(error, StopRequested):
+            self._leaving = _IMPATIENCE if isinstance(error, Exception) else 0.0
         try:
             self.close()
         except KeepstepError as second:

@@ -188,12 +188,11 @@ class RunMirrors:
         """Whether checkpoints are copied somewhere, as far as this process does that."""
         return bool(self._beside)
 
-    def close(self, seconds_left: float | None = None, *, at_once: bool = False) -> None:
+    def close(self, seconds_left: float | None = None) -> None:
         """Wait for uploads, each mirror as long as it is configured, and end them.
 
         Args:
-            seconds_left: until this process is killed; None where nobody knows.
-            at_once: do not wait.
+            seconds_left: until this process has to be gone; None where nobody knows.
         """
         beside, self._beside = self._beside, []
         began = time.monotonic()
@@ -203,8 +202,7 @@ class RunMirrors:
             most = one.work.mirror.wait_seconds
             if seconds_left is not None:
                 most = min(most, seconds_left - _MARGIN_SECONDS)
-            left = 0.0 if at_once else max(0.0, most - (time.monotonic() - began))
-            if one.finish(left) or one.is_lost:
+            if one.finish(max(0.0, most - (time.monotonic() - began))) or one.is_lost:
                 continue
             logger.warning(
                 "not all checkpoints are on %s (waited %.0f s): the next start goes on with them; by hand: keepstep "

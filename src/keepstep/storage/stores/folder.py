@@ -35,7 +35,8 @@ class FolderStore:
     def list(self, prefix: str = "") -> list[StoredObject]:
         found: list[StoredObject] = []
         top = self._folder / prefix
-        if not top.exists() and not os.path.islink(self._folder):
+        self._look()
+        if not os.path.lexists(top):
             return []
 
         def fail(error: OSError) -> None:
@@ -53,6 +54,13 @@ class FolderStore:
                     relative = os.path.relpath(full, self._folder)
                     found.append(StoredObject(relative, status.st_size, status.st_mtime))
         return sorted(found, key=lambda one: one.name)
+
+    def _look(self) -> None:
+        """A folder that is not there is empty, but not where all above it is missing too: there a drive is."""
+        if not self._folder.parent.is_dir():
+            raise FileNotFoundError(errno.ENOENT, "there is no such folder; is the drive mounted?", str(self._folder))
+        if os.path.lexists(self._folder) and not self._folder.is_dir():
+            raise NotADirectoryError(errno.ENOTDIR, "it is no folder", str(self._folder))
 
     def read(self, name: str, limit: int) -> bytes:
         try:
