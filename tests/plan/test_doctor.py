@@ -74,6 +74,7 @@ def test_a_good_folder() -> None:
         ({"renamed": Tried("Invalid cross-device link"), "seen_renamed": None}, "rename of a folder", Level.UNFIT),
         ({"seen_renamed": Seen(None)}, "rename of a folder", Level.UNFIT),
         ({"seen_renamed": Seen(0.1, torn=True)}, "rename of a folder", Level.WARNING),
+        ({"rename_grows": (0.01, 0.08)}, "rename of a folder", Level.WARNING),
         ({"renamed": Tried("", 2.0)}, "rename of a folder", Level.WARNING),
         ({"skew": 300.0}, "clock", Level.WARNING),
         ({"skew": -61.0}, "clock", Level.WARNING),
@@ -112,6 +113,13 @@ def test_room_for_one_more_than_is_kept() -> None:
 def test_a_save_that_takes_longer_than_the_grace() -> None:
     assert bad(GOOD, Wishes(grace=20.0)) == []
     assert bad(GOOD, Wishes(grace=19.9)) == [("time of a save", Level.WARNING)]
+
+
+def test_a_rename_that_takes_long_however_much_there_is_is_no_copy() -> None:
+    assert bad(replace(GOOD, rename_grows=(0.3, 0.31))) == []
+    assert bad(replace(GOOD, rename_grows=(0.00001, 0.001))) == []
+    found = finding("rename of a folder", replace(GOOD, rename_grows=(0.03, 0.24)))
+    assert found.what.startswith("is not one step (30.0 ms with one file in it, 240.0 ms with eight)")
 
 
 def test_ranks_that_share() -> None:

@@ -81,6 +81,8 @@ def _try_all(facts: Facts, scratch: Path, wishes: Wishes) -> Facts:
         facts = replace(facts, seen=reader.new_file(scratch).seen)
         renamed = reader.rename(scratch)
         facts = replace(facts, renamed=renamed.tried, seen_renamed=renamed.seen)
+    if not renamed.tried.problem:
+        facts = replace(facts, rename_grows=probes.rename_seconds(scratch))
     # What is not there cannot be measured with: a disk that is nearly full is told from the numbers.
     if wishes.amount and (facts.free is None or facts.free > 2 * wishes.amount):
         facts = replace(facts, speed=measure_speed(scratch, wishes.amount))

@@ -25,6 +25,12 @@ _SIZE = 64 * 1024
 _TIMES = 5
 
 
+def rename_seconds(scratch: Path) -> tuple[float, float]:
+    """Seconds of the rename of a folder of one file and of several: a copy takes longer, the more there are. (On this
+    machine nobody sees it under way: the kernel lets nobody into a folder in which something is being renamed.)"""
+    return _best_rename(scratch / "one", 1), _best_rename(scratch / "several", _FILES)
+
+
 @dataclass(frozen=True)
 class Watched:
     """An operation, and what another process saw of it; `seen` is None where it did not work."""
@@ -136,9 +142,8 @@ class Reader:
         """Rename a folder with files in it and hear what was seen of it."""
         folder = scratch / "renamed"
         source = folder / "before"
-        source.mkdir(parents=True)
-        for number in range(_FILES):
-            _write_whole(source / f"file-{number}")
+        folder.mkdir()
+        _fill(source, _FILES)
         return self._watched(folder / "after", _FILES, lambda: source.rename(folder / "after"))
 
     def _watched(self, path: Path, files: int, work: Callable[[], object]) -> Watched:
@@ -188,6 +193,24 @@ def _synced_file(path: Path) -> Tried:
 
 def _write_whole(path: Path) -> None:
     path.write_bytes(b"k" * _SIZE)
+
+
+def _fill(folder: Path, files: int) -> None:
+    folder.mkdir()
+    for number in range(files):
+        _write_whole(folder / f"file-{number}")
+
+
+def _best_rename(folder: Path, files: int) -> float:
+    _fill(folder, files)
+    there = folder.with_name(f"{folder.name}-renamed")
+    seconds = []
+    for _ in range(_TIMES):
+        started = time.monotonic()
+        folder.rename(there)
+        seconds.append(time.monotonic() - started)
+        folder, there = there, folder
+    return min(seconds)
 
 
 def _median_of(several: Iterator[Tried]) -> Tried:

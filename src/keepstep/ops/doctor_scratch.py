@@ -5,7 +5,7 @@ import logging
 import os
 import secrets
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
@@ -63,8 +63,4 @@ def _remove(scratch: Path) -> None:
     try:
         remove_tree(scratch)
     except OSError as error:
-        # A file system that lists late may find a folder not empty whose files are gone; once more tells.
-        with suppress(OSError):
-            remove_tree(scratch)
-        if os.path.lexists(scratch):
-            logger.warning("could not delete %s: %s", scratch, error)
+        logger.warning("could not delete %s: %s", scratch, error)

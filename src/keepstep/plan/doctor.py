@@ -10,6 +10,8 @@ from keepstep.plan.doctor_facts import Facts, Wishes
 _PATIENCE = 3.75
 _SLOW_SYNC = 1.0
 _SKEW = 60.0
+# Seconds that a rename may take longer for no reason of its own.
+_NOISE = 0.02
 
 
 class Level(Enum):
@@ -136,15 +138,16 @@ def _listing(facts: Facts, wishes: Wishes) -> Iterator[Finding]:
 def _renaming(facts: Facts, wishes: Wishes) -> Iterator[Finding]:
     if facts.renamed is None:
         return
-    topic = "rename of a folder"
+    topic, grows = "rename of a folder", facts.rename_grows or (0.0, 0.0)
     elsewhere = "save to another folder, and let it be copied here when it is committed"
     if facts.renamed.problem:
         yield Finding(topic, Level.UNFIT, f"fails: {facts.renamed.problem}", "a rename commits each save", elsewhere)
-    elif facts.seen_renamed is not None and facts.seen_renamed.torn:
+    elif (facts.seen_renamed is not None and facts.seen_renamed.torn) or grows[1] > 3 * grows[0] + _NOISE:
+        how = f"{_duration(grows[0])} with one file in it, {_duration(grows[1])} with eight"
         yield Finding(
             topic,
             Level.WARNING,
-            f"is not one step (it took {_duration(facts.renamed.seconds)}): its files were seen to come one by one",
+            f"is not one step ({how}): its files are most likely moved or copied one by one",
             "one that is cut off leaves parts under both names. A start sees that from the manifest and takes the "
             "checkpoint before it, so there must be one: keep 2 or more",
             elsewhere,

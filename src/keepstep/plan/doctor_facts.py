@@ -90,6 +90,7 @@ class Facts:
         synced: the sync of such a file; `synced_folder`: of a folder.
         seen: what another process saw of a new file.
         renamed, seen_renamed: the rename of a folder of several files, and what another process saw of it.
+        rename_grows: seconds of the rename of a folder of one file and of eight; the best of several.
         exchanged, linked, direct: two folders that change names in one step, a hard link, a write past the cache.
         skew: seconds that the clock of the file system is ahead of this machine's.
         free: bytes; None where it does not say.
@@ -108,6 +109,7 @@ class Facts:
     seen: Seen | None = None
     renamed: Tried | None = None
     seen_renamed: Seen | None = None
+    rename_grows: tuple[float, float] | None = None
     exchanged: Tried | None = None
     linked: Tried | None = None
     direct: Tried | None = None
