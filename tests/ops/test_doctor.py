@@ -57,6 +57,15 @@ def test_the_size_of_what_is_there(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["save-10", "save-15", "save-5"]
 
 
+def test_a_folder_of_runs(tmp_path: Path) -> None:
+    for step in (5, 10):
+        make_checkpoint(tmp_path / "one", step)
+    (tmp_path / "notes").touch()
+    facts = examine(tmp_path, Wishes(amount=0)).facts
+    assert facts.checkpoints == 0
+    assert facts.checkpoint_size == examine(tmp_path / "one", Wishes(amount=0)).facts.checkpoint_size
+
+
 def test_a_folder_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(path: Path, *rest: object, **more: object) -> None:
         raise OSError(30, "Read-only file system", str(path))

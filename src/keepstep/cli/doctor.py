@@ -2,15 +2,15 @@
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from keepstep.cli.output import print_json, printable
 from keepstep.errors import ConfigError
-from keepstep.ops.doctor import Diagnosis, examine
-from keepstep.plan.doctor_facts import Wishes
-from keepstep.plan.weight_files import SizeError, parse_size
+
+if TYPE_CHECKING:
+    from keepstep.ops.doctor import Diagnosis
 
 
 def command(
@@ -31,6 +31,10 @@ def command(
 
     Example: keepstep doctor runs/checkpoints --size 12GB --grace 120
     """
+    from keepstep.ops.doctor import examine
+    from keepstep.plan.doctor_facts import Wishes
+    from keepstep.plan.weight_files import SizeError, parse_size
+
     try:
         wishes = Wishes(keep, parse_size(size) if size is not None else None, grace, mib * 2**20)
     except SizeError as error:
@@ -45,7 +49,7 @@ def command(
         raise typer.Exit(1)
 
 
-def _print(folder: Path, diagnosis: Diagnosis) -> None:
+def _print(folder: Path, diagnosis: "Diagnosis") -> None:
     for finding in diagnosis.findings:
         print(f"{finding.level.value:8} {finding.topic}: {printable(finding.what)}")
         if finding.why:

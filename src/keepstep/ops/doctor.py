@@ -1,6 +1,7 @@
 """Examines a folder that is to hold checkpoints, and leaves nothing in it."""
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from keepstep.plan.doctor import Finding, is_fit, judge_folder
 from keepstep.plan.doctor_facts import Facts, Tried, Wishes
 from keepstep.storage.local import free_bytes
 from keepstep.storage.mount import durability_of, existing, mount_of
+from keepstep.storage.survey import Survey
 
 
 @dataclass(frozen=True)
@@ -47,16 +49,32 @@ def examine(folder: Path, wishes: Wishes) -> Diagnosis:
 
 def _about(folder: Path, place: Path) -> Facts:
     mount = mount_of(place)
-    complete = survey_run(folder).complete
-    sizes = [checkpoint.manifest.size for checkpoint in complete if checkpoint.manifest is not None]
+    checkpoints, size = _there(folder)
     return Facts(
         str(folder),
         mount.kind if mount else "",
         mount.source if mount else "",
         durability_of(folder),
-        checkpoints=len(sizes),
-        checkpoint_size=sizes[-1] if sizes else None,
+        checkpoints=checkpoints,
+        checkpoint_size=size,
     )
+
+
+def _there(folder: Path) -> tuple[int, int | None]:
+    """How many checkpoints lie in a run's folder, and bytes of the newest. Of a folder of runs: none, and the largest,
+    since a new run needs room of its own."""
+    found = survey_run(folder)
+    if sizes := _sizes(found):
+        return len(sizes), sizes[-1]
+    newest = []
+    for name in found.foreign:
+        with suppress(CouldNotLookError):
+            newest += _sizes(survey_run(folder / name))[-1:]
+    return 0, max(newest, default=None)
+
+
+def _sizes(found: Survey) -> list[int]:
+    return [checkpoint.manifest.size for checkpoint in found.complete if checkpoint.manifest is not None]
 
 
 def _measure(facts: Facts, place: Path, wishes: Wishes) -> Facts:
