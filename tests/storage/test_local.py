@@ -1,3 +1,4 @@
+import errno
 import os
 from pathlib import Path
 
@@ -93,3 +94,40 @@ def test_removing_what_is_gone_is_fine(tmp_path: Path) -> None:
     remove_tree(tmp_path / "nothing")
     remove_tree(folder(tmp_path / "x", ""))
     assert os.listdir(tmp_path) == []
+
+
+def test_a_file_system_that_renames_no_folders_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(source: Path, target: Path) -> None:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(source), None, str(target))
+
+    (tmp_path / "save").mkdir()
+    monkeypatch.setattr(Path, "rename", refuse)
+    with pytest.raises(OSError, match="cannot rename a folder that is not empty") as caught:
+        publish(tmp_path / "save", tmp_path / "save-5")
+    assert caught.value.errno == errno.EXDEV
+
+
+def test_a_folder_that_is_not_yet_empty_is_deleted_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a drive that keeps listings: the first look names what has gone, the second one lacks what has come."""
+    folder, remove, answers = tmp_path / "folder", local.shutil.rmtree, [errno.ENOENT, errno.ENOTEMPTY]
+    folder.mkdir()
+
+    def late(path: Path) -> None:
+        if answers:
+            code = answers.pop(0)
+            raise OSError(code, os.strerror(code), str(path))
+        remove(path)
+
+    monkeypatch.setattr(local.shutil, "rmtree", late)
+    remove_tree(folder)
+    assert (answers, os.listdir(tmp_path)) == ([], [])
+    remove_tree(folder)
+
+
+def test_a_folder_that_cannot_be_deleted_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "no", str(path))
+
+    monkeypatch.setattr(local.shutil, "rmtree", refuse)
+    with pytest.raises(PermissionError):
+        remove_tree(tmp_path)

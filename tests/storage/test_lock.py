@@ -16,6 +16,7 @@ import pytest
 from keepstep.errors import RunInUseError
 from keepstep.plan.lock import Claim, Process, judge
 from keepstep.storage import lock as lock_module
+from keepstep.storage import lock_files
 from keepstep.storage.lock import acquire_lock
 from tests.rig import forks
 
@@ -287,3 +288,16 @@ def _inside(outer: int) -> int:
     """The process that `unshare` has forked, by its number out here."""
     text = Path(f"/proc/{outer}/task/{outer}/children").read_text().split()
     return int(text[0])
+
+
+def test_a_listing_that_is_late_takes_no_lock_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(lock_files.os, "listdir", lambda folder: [])
+    lock = acquire_lock(tmp_path)
+    lock.confirm()
+    assert acquire_lock(tmp_path) is lock
+    lock.confirm()
+    lock_files.lock_path(tmp_path, lock.number + 1).write_text("{}")
+    with pytest.raises(RunInUseError, match="was taken over"):
+        lock.confirm()
+    lock.release()
+    lock.release()

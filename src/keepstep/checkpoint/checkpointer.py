@@ -18,6 +18,7 @@ from keepstep.checkpoint.run_folder import RunFolder
 from keepstep.checkpoint.save import SaveRequest, apply_retention
 from keepstep.checkpoint.saver import Saver
 from keepstep.checkpoint.stop import StopNotice, seconds_left
+from keepstep.checkpoint.volatile import warn_if_volatile
 from keepstep.checkpoint.watchdog import watched
 from keepstep.config.checkpointing import CheckpointingConfig
 from keepstep.dist.agree import agreed
@@ -138,6 +139,7 @@ class Checkpointer:
             if saves:
                 self._identity.note_accepted()
                 self._mirrors.start(self._run.take())
+                self._warn_if_volatile()
                 self._try_out()
                 self._warm_up(outcome.step)
         except BaseException:
@@ -182,6 +184,10 @@ class Checkpointer:
         self._identity.guard(step)
         if hasattr(self._loader, "may_differ"):
             self._loader.may_differ = self._identity.accepted
+
+    def _warn_if_volatile(self) -> None:
+        if self._probe is None:
+            warn_if_volatile(self.folder, self._world, has_mirror=bool(getattr(self.config, "mirror", ())))
 
     def _try_out(self) -> None:
         """Meet now, and not after hours, state that cannot be stored; and learn what saves took before."""

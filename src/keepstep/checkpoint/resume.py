@@ -28,6 +28,7 @@ from keepstep.errors import (
 )
 from keepstep.plan import layout
 from keepstep.plan.blocks import rest, share_out
+from keepstep.plan.durability import Home
 from keepstep.plan.layout import Naming
 from keepstep.plan.manifest import Manifest
 from keepstep.plan.resume import Condition, Found, ResumeDecision, Start, decide
@@ -35,6 +36,7 @@ from keepstep.state.component import Component
 from keepstep.state.job_state import LoadPlan, apply, check, plan_load, refuse_problems
 from keepstep.storage.files import Files
 from keepstep.storage.line import abandoned_by, read_line
+from keepstep.storage.mount import durability_of
 from keepstep.storage.quarantine import quarantined_steps
 from keepstep.storage.survey import inspect, survey
 from keepstep.storage.verify import Damage, verify_files
@@ -106,20 +108,24 @@ class Elsewhere:
 def look(folder: Path, world: World, requested: int | None = None, naming: Naming = layout.NATIVE) -> ResumeDecision:
     """Find out what a start would do. Collective, changes nothing.
 
-    Every rank lists the folder; the main process decides; ranks that see other checkpoints are an error.
+    Every rank lists the folder; the main process decides; ranks that see other checkpoints are an error. On what is
+    mounted from elsewhere, files that are missing or short get some time to come.
 
     Raises:
         ResumeError: a rank could not look, or sees another listing.
     """
+    is_remote = durability_of(folder).home is Home.REMOTE
     for retry in range(_RETRIES):
         with agreed(world, f"looking for checkpoints in {folder}", ResumeError):
             seen = survey(folder, naming)
             abandoned = abandoned_by(read_line(folder))
             found = [c.found for c in seen.checkpoints if not abandoned(c.found.step, c.manifest)]
             quarantined = quarantined_steps(folder)
-        listings = world.gather([(f.step, f.condition) for f in found])
+        is_late = is_remote and any(one.may_arrive or one.may_grow for one in found)
+        told = world.gather(([(f.step, f.condition) for f in found], is_late))
+        listings = [listing for listing, _ in told]
         differing = [rank for rank, listing in enumerate(listings) if listing != listings[0]]
-        if not differing:
+        if not differing and (retry == _RETRIES - 1 or not any(late for _, late in told)):
             odd = tuple(name for name in seen.foreign if naming.step_of(name) is not None)
             return world.broadcast(replace(decide(found, requested, quarantined), odd=odd))
         if retry < _RETRIES - 1:

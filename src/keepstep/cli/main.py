@@ -11,6 +11,7 @@ from keepstep.cli import (
     can_resume,
     convert,
     diff,
+    doctor,
     export,
     infer,
     ls,
@@ -49,6 +50,7 @@ for command in (
     unpin,
     adopt,
     audit,
+    doctor,
     selftest,
 ):
     app.command(command.__name__.rpartition(".")[2].replace("_", "-"))(command.command)

@@ -21,12 +21,14 @@ class Found:
     """A `save-<step>` folder. `problem` says what is wrong with one that is not complete.
 
     `may_arrive`: all that is wrong is that files are missing. A copy that is under way looks like that.
+    `may_grow`: a file is shorter than it should be. On a mounted drive that tells sizes late it looks like that.
     """
 
     step: int
     condition: Condition
     problem: str = ""
     may_arrive: bool = False
+    may_grow: bool = False
 
 
 class Start(Enum):

@@ -5,15 +5,19 @@ import ctypes
 import errno
 import os
 import shutil
+import time
 from pathlib import Path
 from types import TracebackType
 
 from keepstep.storage.digest import BlockDigester
 
+_RETRY_SECONDS = (0.05, 0.2, 0.5, 1.0, 2.0)
 _WRITE_SIZE = 8 * 1024 * 1024
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 
+# What a rename of a folder answers where a file system has none, or only for empty ones.
+_NO_RENAMES = (errno.EXDEV, errno.ENOTSUP, errno.ENOSYS)
 # What `os.link` answers where a file system has no links.
 NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK, errno.EXDEV)
 
@@ -149,7 +153,16 @@ def publish(source: Path, target: Path) -> None:
     Raises:
         OSError: it failed; the folder has its old name.
     """
-    source.rename(target)
+    try:
+        source.rename(target)
+    except OSError as error:
+        if error.errno not in _NO_RENAMES:
+            raise
+        problem = (
+            f"this file system cannot rename a folder that is not empty ({error.strerror}), and a rename commits each "
+            "save. Save to another folder: `keepstep doctor FOLDER` says whether one is fit"
+        )
+        raise OSError(error.errno, problem, str(source), None, str(target)) from error
     try:
         sync_folder(target.parent)
     except OSError:
@@ -184,9 +197,23 @@ def exchange(first: Path, second: Path) -> bool:
 
 
 def remove_tree(path: Path) -> None:
-    """Delete a folder and all in it, or a file or link; what is gone already is fine."""
-    with contextlib.suppress(FileNotFoundError):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        else:
-            path.unlink()
+    """Delete a folder and all in it, or a file or link; what is gone already is fine.
+
+    A mounted drive may keep a listing for seconds: it names what is gone, and lacks what has come. So it tries again.
+
+    Raises:
+        OSError: it cannot be deleted.
+    """
+    for pause in (*_RETRY_SECONDS, None):
+        try:
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+            return
+        except OSError as error:
+            if not os.path.lexists(path):
+                return
+            if pause is None or error.errno not in (errno.ENOENT, errno.ENOTEMPTY):
+                raise
+            time.sleep(pause)

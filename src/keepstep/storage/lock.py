@@ -6,32 +6,32 @@ holder touches it every few seconds. Age is told by the clock of the file system
 """
 
 import contextlib
-import errno
-import json
 import logging
 import os
-import re
-import secrets
 import threading
 import time
-from dataclasses import asdict
 from pathlib import Path
 
 from keepstep.errors import RunInUseError
 from keepstep.plan import layout
 from keepstep.plan.lock import BEAT_SECONDS, LEASE_SECONDS, Claim, Process, judge
 from keepstep.storage.local import make_folders, remove_tree
-from keepstep.storage.plain import read_plain
+from keepstep.storage.lock_files import (
+    FileSystemClock,
+    beat_of,
+    holder_in,
+    lock_path,
+    make_lock,
+    newest,
+    numbers,
+    sweep,
+)
 from keepstep.storage.process import lives, this_process
 from keepstep.storage.survey import last_attempt, survey
 
 logger = logging.getLogger("keepstep")
 
-_LOCK = re.compile(r"lock-([1-9][0-9]{0,18})", re.ASCII)
-_SCRATCH = "lock.new-"
-_LONGEST = 4096
-_STALE_SECONDS = 600.0
-_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK)
+_AGAIN_SECONDS = 0.005
 
 
 class RunLock:
@@ -55,7 +55,7 @@ class RunLock:
     @property
     def path(self) -> Path:
         """The lock file."""
-        return _path(self.folder, self.number)
+        return lock_path(self.folder, self.number)
 
     @property
     def is_own(self) -> bool:
@@ -73,7 +73,7 @@ class RunLock:
         Raises:
             RunInUseError: it is not; the message says by whom it was taken.
         """
-        number, holder = _newest(self.folder)
+        number, holder = newest(self.folder, self.number)
         if number == self.number and not self._is_lost:
             with contextlib.suppress(FileNotFoundError):
                 os.utime(self.path)
@@ -101,7 +101,7 @@ class RunLock:
     def _advance(self, number: int) -> None:
         """One more user in this process: a number of its own, so that its attempts are told apart."""
         before = self.path
-        _make(self.folder, number)
+        make_lock(self.folder, number)
         self.number = number
         self.users += 1
         before.unlink(missing_ok=True)
@@ -143,12 +143,13 @@ def acquire_lock(folder: Path, *, beat: float = BEAT_SECONDS, lease: float = LEA
         # Asked, and not taken for granted: a number above that of whoever has taken over would steal the folder back.
         with contextlib.suppress(RunInUseError):
             held.confirm()
-            held._advance(max(_next_number(folder), above + 1))
+            held._advance(max(_next_number(folder, held.number), above + 1))
             return held
     make_folders(folder / layout.KEEPSTEP_FOLDER)
     while True:
         number = _take(folder, lease, above)
         if number is None:
+            time.sleep(_AGAIN_SECONDS)
             continue
         lock = RunLock(folder, number, beat)
         _held[_key(folder)] = lock
@@ -162,7 +163,7 @@ def look_at_lock(folder: Path) -> tuple[Claim, str]:
         GONE when nobody holds the folder, HELD when a process does that lives, UNKNOWN when one on another host or in
         another container may: only waiting tells; and the holder in words.
     """
-    number, holder = _newest(folder)
+    number, holder = newest(folder)
     if not number:
         return Claim.GONE, ""
     claim = judge(holder, this_process(), lives=holder is not None and lives(holder), silent=0.0)
@@ -171,19 +172,19 @@ def look_at_lock(folder: Path) -> tuple[Claim, str]:
 
 def _take(folder: Path, lease: float, above: int) -> int | None:
     """Try once. Returns the number, or None when somebody else was faster."""
-    before, holder = _newest(folder)
+    before, holder = newest(folder)
     if before and not _is_free(folder, before, holder, lease):
         return None
     # Counted from the lock that was judged: several who judge the same one want the same number, and one gets it.
     number = max(before, last_attempt(folder), above) + 1
     try:
-        _make(folder, number)
+        make_lock(folder, number)
     except FileExistsError:
         return None
-    others = [other for other in _numbers(folder) if other not in (before, number)]
+    others = [other for other in numbers(folder, number) if other not in (before, number)]
     if last_attempt(folder) >= number or any(other > before for other in others):
         # Somebody has come since that lock was looked at, and may have left again.
-        _path(folder, number).unlink(missing_ok=True)
+        lock_path(folder, number).unlink(missing_ok=True)
         return None
     if before:
         _fence_off(folder, number, holder)
@@ -192,15 +193,16 @@ def _take(folder: Path, lease: float, above: int) -> int | None:
 
 def _is_free(folder: Path, number: int, holder: Process | None, lease: float) -> bool:
     """Whether a lock's holder is gone. Watches one that may live, as long as its lease is. False: look again."""
-    path, me = _path(folder, number), this_process()
+    path, me = lock_path(folder, number), this_process()
     first: float | None = None
     started = time.monotonic()
-    with _Clock(folder) as clock:
+    with FileSystemClock(folder) as clock:
         while True:
-            beat = _beat_of(path)
+            beat = beat_of(path)
             if beat is None:
                 return False
             silent = clock.now() - beat
+            holder = holder or holder_in(path)  # on some drives what was written is there a moment later
             claim = judge(holder, me, lives=holder is not None and lives(holder), silent=silent, lease=lease)
             if claim in (Claim.GONE, Claim.OWN):
                 return True
@@ -230,104 +232,15 @@ def _fence_off(folder: Path, number: int, holder: Process | None) -> None:
         with contextlib.suppress(FileNotFoundError):
             remove_tree(doomed)
             (folder / name).rename(doomed)
-    for other in _numbers(folder):
+    for other in numbers(folder):
         if other < number:
-            _path(folder, other).unlink(missing_ok=True)
-    _sweep(folder, _path(folder, number))
+            lock_path(folder, other).unlink(missing_ok=True)
+    sweep(folder, lock_path(folder, number))
     logger.info("%s was held by %s, which is gone", folder, _describe(holder))
 
 
-def _sweep(folder: Path, lock: Path) -> None:
-    """Take away what processes have left that were killed while they made a lock, or watched one."""
-    now = lock.stat().st_mtime
-    for path in (folder / layout.KEEPSTEP_FOLDER).glob(f"{_SCRATCH}*"):
-        with contextlib.suppress(FileNotFoundError):
-            if now - path.stat().st_mtime > _STALE_SECONDS:
-                path.unlink()
-
-
-def _make(folder: Path, number: int) -> None:
-    """Make a lock file, whole, in one step. Raises FileExistsError when somebody has made it."""
-    target = _path(folder, number)
-    text = json.dumps({**asdict(this_process()), "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
-    scratch = target.with_name(f"{_SCRATCH}{secrets.token_hex(8)}")
-    try:
-        _write_new(scratch, text)
-        os.link(scratch, target)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        _write_new(target, text)
-    finally:
-        scratch.unlink(missing_ok=True)
-
-
-def _write_new(path: Path, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
-        os.write(descriptor, f"{text}\n".encode())
-        # A lock that a power cut has emptied could not be told from a stranger's, and would be waited for.
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-class _Clock:
-    """The clock of the file system that a folder lies on."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / layout.KEEPSTEP_FOLDER / f"{_SCRATCH}{secrets.token_hex(8)}"
-
-    def now(self) -> float:
-        self._path.write_bytes(b".")
-        return self._path.stat().st_mtime
-
-    def __enter__(self) -> "_Clock":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._path.unlink(missing_ok=True)
-
-
-def _beat_of(path: Path) -> float | None:
-    """When a lock was touched last; None when it is gone. Opened, since network file systems cache what `stat` says."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except FileNotFoundError:
-        return None
-    try:
-        return os.fstat(descriptor).st_mtime
-    finally:
-        os.close(descriptor)
-
-
-def _newest(folder: Path) -> tuple[int, Process | None]:
-    """The highest lock's number (0: there is none) and holder (None: it cannot be read)."""
-    number = max(_numbers(folder), default=0)
-    if not number:
-        return 0, None
-    try:
-        text = json.loads(read_plain(_path(folder, number), _LONGEST))
-        fields = {name: text[name] for name in ("host", "pid", "boot", "namespace", "started")}
-        return number, Process(**fields)
-    except (FileNotFoundError, ValueError, TypeError, KeyError):
-        return number, None
-
-
-def _next_number(folder: Path) -> int:
-    return max(last_attempt(folder), *_numbers(folder), 0) + 1
-
-
-def _numbers(folder: Path) -> list[int]:
-    try:
-        names = os.listdir(folder / layout.KEEPSTEP_FOLDER)
-    except FileNotFoundError:
-        return []
-    return [int(match[1]) for name in names if (match := _LOCK.fullmatch(name))]
-
-
-def _path(folder: Path, number: int) -> Path:
-    return folder / layout.KEEPSTEP_FOLDER / f"lock-{number}"
+def _next_number(folder: Path, known: int) -> int:
+    return max(last_attempt(folder), *numbers(folder, known), known) + 1
 
 
 def _key(folder: Path) -> str:

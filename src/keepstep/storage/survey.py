@@ -110,7 +110,8 @@ def inspect(path: Path, step: int) -> SurveyedCheckpoint:
     except NewerManifestError as error:
         return SurveyedCheckpoint(path, Found(step, Condition.TOO_NEW, str(error)), None)
     except ManifestError as error:
-        return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, f"manifest: {error}"), None)
+        is_empty = _is_empty(path / layout.MANIFEST)
+        return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, f"manifest: {error}", may_grow=is_empty), None)
     if manifest.step != step:
         problem = f"its manifest is of step {manifest.step}"
         return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, problem), manifest)
@@ -130,7 +131,8 @@ def inspect(path: Path, step: int) -> SurveyedCheckpoint:
             return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, f"{name} is no regular file"), manifest)
         if status.st_size != record.size:
             problem = f"{name} has {status.st_size} bytes, not {record.size}"
-            return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, problem), manifest)
+            grows = status.st_size < record.size
+            return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, problem, may_grow=grows), manifest)
     if missing:
         problem = f"{missing[0]} is missing" + (f", and {len(missing) - 1} more files" if len(missing) > 1 else "")
         return SurveyedCheckpoint(path, Found(step, Condition.DAMAGED, problem, may_arrive=True), manifest)
@@ -151,6 +153,13 @@ def _leads_elsewhere(path: Path, parent: str) -> str:
         if not stat.S_ISDIR(mode):
             return place
     return ""
+
+
+def _is_empty(path: Path) -> bool:
+    try:
+        return path.stat().st_size == 0
+    except OSError:
+        return False
 
 
 def _read_manifest(path: str) -> Manifest:

@@ -14,6 +14,7 @@ from keepstep.checkpoint.identity import RunIdentity
 from keepstep.checkpoint.resume import Resumed, look, refuse
 from keepstep.checkpoint.run_folder import RunFolder
 from keepstep.checkpoint.save import SaveRequest
+from keepstep.checkpoint.volatile import warn_if_volatile
 from keepstep.checkpoint.watchdog import watched
 from keepstep.config.checkpointing import CheckpointingConfig
 from keepstep.dist.agree import agreed
@@ -106,6 +107,7 @@ class Checkpoints:
             self._identity.guard(decision.candidates[0])
         try:
             self._run.take()
+            warn_if_volatile(self.folder, self._world, has_mirror=bool(getattr(self._config, "mirror", ())))
             policy = self._run.damage_policy(self._config)
             with watched(f"resuming from {self.folder}", self._config.hang_seconds):
                 found = choose(self.folder, TRAINER, self._world, step, policy, self._identity.guard)

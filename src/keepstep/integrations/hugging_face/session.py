@@ -10,6 +10,7 @@ from typing import Any
 from keepstep.checkpoint.failed_saves import FailedSaves
 from keepstep.checkpoint.run_folder import RunFolder
 from keepstep.checkpoint.stop import StopNotice
+from keepstep.checkpoint.volatile import warn_if_volatile
 from keepstep.checkpoint.watchdog import watched
 from keepstep.dist.agree import agreed
 from keepstep.dist.world import World, current_world
@@ -118,6 +119,7 @@ class Session:
                 self._folder.mkdir(parents=True, exist_ok=True)
         identity = identify(trainer, self._folder, world, self._config, tuple(self._options.accept))
         claim = self._run.take()
+        warn_if_volatile(self._folder, world, has_mirror=bool(getattr(self._config, "mirror", ())))
         trace_this_process(world.rank)
         with watched(f"resuming from {self._folder}", self._options.hang_seconds):
             start = choose_start(trainer, self._folder, asked, world, self._run, self._config, identity, claim)
