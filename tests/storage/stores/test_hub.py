@@ -145,6 +145,14 @@ def test_a_checkpoint_that_was_put_before_is_put_again_without_its_large_files(
     assert store.read("run/save-1/model.safetensors", 1 << 20) == WEIGHTS
 
 
+def test_what_is_put_again_is_the_last_again(hub: HubServer, store: Store, tmp_path: Path) -> None:
+    for step in (1, 2, 1):
+        put(store, tmp_path, f"run/save-{step}", {"model.safetensors": WEIGHTS + bytes([step])})
+
+    assert hub.repos[NAME].files["folder/run/last-checkpoint/model.safetensors"] == WEIGHTS + b"\1"
+    assert hub.repos[NAME].files["folder/run/last-checkpoint/manifest.json"] == b"run/save-1"
+
+
 def test_nothing_is_left_out_for_a_gitignore(hub: HubServer, store: Store, tmp_path: Path) -> None:
     put(store, tmp_path, "run/save-1", {"a": b"1"})
 
@@ -374,8 +382,6 @@ def test_nothing_is_sent_of_a_changed_file(hub: HubServer, store: Store, tmp_pat
 def test_an_end_while_bytes_are_sent_makes_no_commit_and_is_not_tried_again(
     hub: HubServer, store: Store, tmp_path: Path
 ) -> None:
-    meter = Meter()
-
     def end(count: int) -> None:
         raise InterruptedError("stop")
 
