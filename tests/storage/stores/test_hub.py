@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -251,10 +252,12 @@ def test_a_hub_that_fails_for_a_while_is_asked_again(
 
 def test_an_upload_begins_anew_where_the_client_gives_it_up(hub: HubServer, store: Store, tmp_path: Path) -> None:
     hub.plan("500", "PUT /lfs", times=8)
+    meter = Meter()
 
-    put(store, tmp_path, "run/save-1", {"model.safetensors": WEIGHTS})
+    put(store, tmp_path, "run/save-1", {"model.safetensors": WEIGHTS}, meter)
 
     assert hub.count("PUT /lfs") == 9
+    assert meter.total == len(WEIGHTS) + len("run/save-1")
     assert store.read("run/save-1/model.safetensors", 1 << 20) == WEIGHTS
 
 
@@ -368,6 +371,17 @@ def test_of_two_that_create_the_same_one_does(hub: HubServer, store: Store) -> N
 
     assert not store.create("note", b"mine!!")
     assert store.read("note", 10) == b"theirs"
+
+
+def test_of_many_that_create_at_once_one_does(hub: HubServer) -> None:
+    hub.repo(NAME)
+    stores = [open_hub(parse_address(f"hf://{NAME}")) for _ in range(4)]
+
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda number: stores[number].create("note", b"%d" % number), range(4)))
+
+    assert made.count(True) == 1
+    assert stores[0].read("note", 10) == b"%d" % made.index(True)
 
 
 def test_nothing_is_sent_of_a_changed_file(hub: HubServer, store: Store, tmp_path: Path) -> None:
