@@ -12,11 +12,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Literal
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlsplit
 
-Fault = Literal["500", "401", "403", "404", "hang", "late", "drop", "slow"]
+Fault = Literal["500", "503", "429", "401", "403", "404", "hang", "late", "drop", "slow", "lost", "cut"]
 USER = "me"
+# When a repository begins: each commit is one minute after the one before it.
+FIRST_COMMIT = 1_700_000_000
 _LARGE = (".safetensors", ".pt", ".pth", ".bin", ".distcp")
+_LARGE_SIZE = 10_000_000
 
 
 @dataclass
@@ -28,6 +31,8 @@ class Commit:
     files: dict[str, bytes]
     added: tuple[str, ...] = ()
     deleted: tuple[str, ...] = ()
+    date: str = ""
+    changed: dict[str, "Commit"] = field(default_factory=dict)
 
 
 @dataclass
@@ -50,8 +55,12 @@ class Repo:
         }
         files = {name: content for name, content in before.items() if name not in gone} | added
         oid = hashlib.sha1(f"{self.name} {len(self.commits)} {message}".encode()).hexdigest()
-        self.commits.append(Commit(oid, message, files, tuple(added), deleted))
-        return self.commits[-1]
+        date = time.strftime("%Y-%m-%dT%H:%M:%S.000Z", time.gmtime(FIRST_COMMIT + 60 * len(self.commits)))
+        made = Commit(oid, message, files, tuple(added), deleted, date)
+        former = self.commits[-1].changed if self.commits else {}
+        made.changed = {name: former.get(name, made) for name in files} | dict.fromkeys(added, made)
+        self.commits.append(made)
+        return made
 
     def at(self, revision: str) -> Commit | None:
         if revision in ("main", ""):
@@ -82,6 +91,14 @@ class HubServer:
     Attributes:
         asked: every request: "POST /api/models/me/x/commit/main".
         tokens: the tokens that requests came with, and the requests.
+        only_token: if set, nobody else sees a repository.
+        page: entries of a tree by request.
+        part: if set, large files are taken in parts of so many bytes.
+        sends_elsewhere: large files are fetched from another place, by a signed address.
+        knows_ranges: else whole files are sent.
+        spoils: commits store other bytes under names that this finds.
+        before_commit: called once, before the next commit is looked at.
+        retry_after: seconds, told with a 429.
     """
 
     def __init__(self) -> None:
@@ -89,6 +106,16 @@ class HubServer:
         self.asked: list[str] = []
         self.tokens: dict[str | None, list[str]] = {}
         self.uploaded: dict[str, bytes] = {}
+        self._bodies: list[tuple[str, bytes]] = []
+        self.parts: dict[str, dict[int, bytes]] = {}
+        self.only_token: str | None = None
+        self.page = 1000
+        self.part: int | None = None
+        self.sends_elsewhere = False
+        self.knows_ranges = True
+        self.spoils: re.Pattern[str] | None = None
+        self.before_commit: Callable[[], object] | None = None
+        self.retry_after = 1
         self.released = threading.Event()
         self._lock = threading.RLock()
         self._planned: list[_Planned] = []
@@ -130,6 +157,14 @@ class HubServer:
     def count(self, pattern: str) -> int:
         return sum(1 for one in list(self.asked) if re.search(pattern, one))
 
+    def bodies(self, pattern: str) -> list[bytes]:
+        """What was sent with the requests that match, to the API."""
+        return [body for request, body in list(self._bodies) if re.search(pattern, request)]
+
+    def note_body(self, request: str, body: bytes) -> None:
+        if " /api/" in request:
+            self._bodies.append((request, body))
+
     def fault_for(self, request: str) -> _Planned | None:
         with self._lock:
             for one in self._planned:
@@ -138,13 +173,14 @@ class HubServer:
                     return one
         return None
 
-    def answer(self, method: str, path: str, body: bytes) -> Answer:
+    def answer(self, method: str, path: str, body: bytes, query: str = "") -> Answer:
         """What the Hub says."""
         with self._lock:
             for pattern, handle in _ROUTES:
                 found = re.fullmatch(pattern, f"{method} {path}")
                 if found:
-                    return handle(self, body, *found.groups())
+                    more = {"query": parse_qs(query)} if handle is _tree else {}
+                    return handle(self, body, *found.groups(), **more)
         return Answer(404, {"error": f"no such place: {method} {path}"})
 
 
@@ -187,21 +223,57 @@ def _git_oid(content: bytes) -> str:
     return hashlib.sha1(b"blob %d\0" % len(content) + content).hexdigest()
 
 
+def _is_large(path: str, size: int) -> bool:
+    return size > 0 and (path.endswith(_LARGE) or size > _LARGE_SIZE)
+
+
 def _oid(path: str, content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest() if path.endswith(_LARGE) else _git_oid(content)
+    return hashlib.sha256(content).hexdigest() if _is_large(path, len(content)) else _git_oid(content)
 
 
-def _tree(hub: HubServer, body: bytes, name: str, revision: str) -> Answer:
+def _entry(commit: Commit, path: str, expand: bool) -> dict[str, Any]:
+    content = commit.files[path]
+    entry: dict[str, Any] = {"type": "file", "path": path, "size": len(content), "oid": _git_oid(content)}
+    if _is_large(path, len(content)):
+        entry["lfs"] = {"oid": _oid(path, content), "size": len(content), "pointerSize": 130}
+    if expand:
+        last = commit.changed[path]
+        entry["lastCommit"] = {"id": last.oid, "title": last.message, "date": last.date}
+    return entry
+
+
+def _tree(
+    hub: HubServer, body: bytes, name: str, revision: str, folder: str | None = None, *, query: dict[str, list[str]]
+) -> Answer:
     found = _at(hub, name, revision)
     if isinstance(found, Answer):
         return found
-    entries = []
-    for path, content in found[1].files.items():
-        entry: dict[str, Any] = {"type": "file", "path": path, "size": len(content), "oid": _git_oid(content)}
-        if path.endswith(_LARGE):
-            entry["lfs"] = {"oid": _oid(path, content), "size": len(content), "pointerSize": 130}
-        entries.append(entry)
-    return Answer(body=entries)
+    commit = found[1]
+    prefix = f"{unquote(folder)}/" if folder else ""
+    names = sorted(one for one in commit.files if one.startswith(prefix))
+    if prefix and not names:
+        return Answer(404, {"error": f"{prefix} does not exist on main"}, {"X-Error-Code": "EntryNotFound"})
+    expand = query.get("expand", [""])[0].lower() in ("true", "1")
+    entries = [_entry(commit, one, expand) for one in names]
+    folders = {one[: one.index("/", at)] for one in names for at in range(len(prefix), len(one)) if "/" in one[at:]}
+    entries += [{"type": "directory", "path": one, "size": 0, "oid": _git_oid(one.encode())} for one in sorted(folders)]
+    begin = int(query.get("cursor", ["0"])[0])
+    end = begin + hub.page
+    headers = {}
+    if end < len(entries):
+        rest = "&".join(f"{key}={value[0]}" for key, value in query.items() if key != "cursor")
+        place = f"{hub.address}/api/models/{name}/tree/{revision}" + (f"/{folder}" if folder else "")
+        headers["Link"] = f'<{place}?{rest}&cursor={end}>; rel="next"'
+    return Answer(body=entries[begin:end], headers=headers)
+
+
+def _paths_info(hub: HubServer, body: bytes, name: str, revision: str) -> Answer:
+    found = _at(hub, name, revision)
+    if isinstance(found, Answer):
+        return found
+    asked = parse_qs(body.decode())
+    expand = asked.get("expand", [""])[0].lower() == "true"
+    return Answer(body=[_entry(found[1], one, expand) for one in asked.get("paths", []) if one in found[1].files])
 
 
 def _preupload(hub: HubServer, body: bytes, name: str, revision: str) -> Answer:
@@ -212,7 +284,7 @@ def _preupload(hub: HubServer, body: bytes, name: str, revision: str) -> Answer:
     told = []
     for one in json.loads(body)["files"]:
         path = one["path"]
-        mode = "lfs" if path.endswith(_LARGE) else "regular"
+        mode = "lfs" if _is_large(path, one["size"]) else "regular"
         told.append({"path": path, "uploadMode": mode, "shouldIgnore": False})
         if path in known:
             told[-1]["oid"] = _oid(path, known[path])
@@ -224,7 +296,12 @@ def _batch(hub: HubServer, body: bytes, name: str) -> Answer:
     for one in json.loads(body)["objects"]:
         told = {"oid": one["oid"], "size": one["size"]}
         if one["oid"] not in hub.uploaded:
-            told["actions"] = {"upload": {"href": f"{hub.address}/lfs/{one['oid']}", "header": {}}}
+            href, header = f"{hub.address}/lfs/{one['oid']}", {}
+            if hub.part and one["size"] > hub.part:
+                count = -(-one["size"] // hub.part)
+                header = {f"{number:05}": f"{href}/{number}" for number in range(1, count + 1)}
+                header["chunk_size"] = str(hub.part)
+            told["actions"] = {"upload": {"href": href, "header": header}}
         objects.append(told)
     return Answer(body={"transfer": "basic", "objects": objects})
 
@@ -236,7 +313,24 @@ def _put(hub: HubServer, body: bytes, oid: str) -> Answer:
     return Answer()
 
 
+def _put_part(hub: HubServer, body: bytes, oid: str, number: str) -> Answer:
+    hub.parts.setdefault(oid, {})[int(number)] = body
+    return Answer(headers={"ETag": f'"{hashlib.md5(body).hexdigest()}"'})
+
+
+def _complete(hub: HubServer, body: bytes, oid: str) -> Answer:
+    parts = hub.parts.pop(oid)
+    return _put(hub, b"".join(parts[one["partNumber"]] for one in json.loads(body)["parts"]), oid)
+
+
+def _fetch(hub: HubServer, body: bytes, oid: str) -> Answer:
+    return Answer(body=hub.uploaded[oid])
+
+
 def _commit(hub: HubServer, body: bytes, name: str, revision: str) -> Answer:
+    first, hub.before_commit = hub.before_commit, None
+    if first is not None:
+        first()
     found = _at(hub, name, revision)
     if isinstance(found, Answer):
         return found
@@ -263,6 +357,8 @@ def _commit(hub: HubServer, body: bytes, name: str, revision: str) -> Answer:
             deleted.append(value["path"])
         elif key == "deletedFolder":
             deleted.append(value["path"].rstrip("/") + "/")
+    if hub.spoils is not None:
+        added = {name: content[:-1] + b"!" if hub.spoils.search(name) else content for name, content in added.items()}
     made = repo.put(message, added, tuple(deleted))
     return Answer(body={"commitUrl": f"{hub.address}/{name}/commit/{made.oid}", "commitOid": made.oid, "success": True})
 
@@ -277,6 +373,8 @@ def _resolve(hub: HubServer, body: bytes, name: str, revision: str, path: str) -
     if path not in commit.files:
         return Answer(404, {"error": "Entry not found"}, {**headers, "X-Error-Code": "EntryNotFound"})
     content = commit.files[path]
+    if hub.sends_elsewhere and _is_large(path, len(content)):
+        return Answer(302, {}, {**headers, "Location": f"{hub.address}/lfs/{_oid(path, content)}?Signature=abc"})
     return Answer(body=content, headers={**headers, "ETag": f'"{_oid(path, content)}"', "Accept-Ranges": "bytes"})
 
 
@@ -291,11 +389,15 @@ _ROUTES: list[tuple[str, Callable[..., Answer]]] = [
     (r"POST /api/validate-yaml", _yaml),
     (rf"POST /api/models/{_NAME}/preupload/([^/]+)", _preupload),
     (rf"POST /api/models/{_NAME}/commit/([^/]+)", _commit),
-    (rf"GET /api/models/{_NAME}/tree/([^/]+)", _tree),
+    (rf"GET /api/models/{_NAME}/tree/([^/]+)(?:/([^/]+))?", _tree),
+    (rf"POST /api/models/{_NAME}/paths-info/([^/]+)", _paths_info),
     (rf"GET /api/models/{_NAME}/revision/([^/]+)", _info),
     (rf"GET /api/models/{_NAME}", _info),
     (rf"POST /{_NAME}\.git/info/lfs/objects/batch", _batch),
     (r"PUT /lfs/([0-9a-f]+)", _put),
+    (r"PUT /lfs/([0-9a-f]+)/([0-9]+)", _put_part),
+    (r"POST /lfs/([0-9a-f]+)", _complete),
+    (r"GET /lfs/([0-9a-f]+)", _fetch),
     (rf"(?:GET|HEAD) /{_NAME}/resolve/([^/]+)/(.+)", _resolve),
 ]
 
@@ -321,18 +423,21 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
             return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
         def _serve(self) -> None:
-            path = urlsplit(self.path).path
+            path, query = urlsplit(self.path).path, urlsplit(self.path).query
             request = f"{self.command} {path}"
             hub.asked.append(request)
             header = self.headers.get("Authorization")
-            if not path.startswith("/lfs/"):  # addresses of uploads are signed
-                hub.tokens.setdefault(header and header.removeprefix("Bearer "), []).append(request)
+            token = header and header.removeprefix("Bearer ")
+            is_signed = path.startswith("/lfs/")
+            if not is_signed:
+                hub.tokens.setdefault(token, []).append(request)
             planned = hub.fault_for(request)
             fault = planned.fault if planned else None
             if fault == "drop":
                 self._drop()
                 return
             body = self._body()
+            hub.note_body(request, body)
             if planned and fault == "slow":
                 time.sleep(planned.seconds)
             elif fault == "late":
@@ -341,10 +446,18 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
                 hub.released.wait(60)
                 self._drop()
                 return
-            elif fault is not None:
-                self._send(Answer(int(fault), {"error": f"as planned: {fault}"}, _codes(fault)))
+            elif fault == "lost":
+                hub.answer(self.command, path, body, query)
+                self._drop()
                 return
-            self._send(hub.answer(self.command, path, body))
+            elif fault is not None and fault != "cut":
+                headers = _codes(fault) | ({"Retry-After": str(hub.retry_after)} if fault == "429" else {})
+                self._send(Answer(int(fault), {"error": f"as planned: {fault}"}, headers))
+                return
+            if hub.only_token not in (None, token) and not is_signed:
+                self._send(_unseen(token))
+                return
+            self._send(hub.answer(self.command, path, body, query), is_cut=fault == "cut")
 
         def _drop(self) -> None:
             """Reset the connection, whatever has been sent of the request."""
@@ -352,15 +465,18 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
             self.close_connection = True
             self.connection.close()
 
-        def _send(self, answer: Answer) -> None:
+        def _send(self, answer: Answer, *, is_cut: bool = False) -> None:
             is_bytes = isinstance(answer.body, bytes)
             content = answer.body if is_bytes else json.dumps(answer.body).encode()
             headers, status = dict(answer.headers), answer.status
             wanted = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
-            if wanted and is_bytes and status == 200:
-                first, last = int(wanted[1]), int(wanted[2] or len(content) - 1)
+            if wanted and is_bytes and status == 200 and hub.knows_ranges:
+                first, last = int(wanted[1]), min(int(wanted[2] or len(content) - 1), len(content) - 1)
                 headers["Content-Range"] = f"bytes {first}-{last}/{len(content)}"
                 content, status = content[first : last + 1], 206
+                if last < first:
+                    headers["Content-Range"] = f"bytes */{last + 1}"
+                    content, status = b"", 416
             self.send_response(status)
             self.send_header("Content-Type", "application/octet-stream" if is_bytes else "application/json")
             self.send_header("Content-Length", str(len(content)))
@@ -368,8 +484,10 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
                 self.send_header(name, value)
             self.end_headers()
             if self.command != "HEAD":
-                self.wfile.write(content)
+                self.wfile.write(content[: len(content) // 2] if is_cut else content)
             self.wfile.flush()
+            if is_cut:
+                self._drop()
 
         def handle(self) -> None:
             try:
@@ -391,3 +509,10 @@ def _handler(hub: HubServer) -> type[BaseHTTPRequestHandler]:
 def _codes(fault: str) -> dict[str, str]:
     """As the Hub says it: a token that is no good cannot see a private repository."""
     return {"X-Error-Code": "RepoNotFound"} if fault in ("401", "404") else {}
+
+
+def _unseen(token: str | None) -> Answer:
+    """As the Hub says it to a stranger, and to a token that is no good."""
+    if token is None:
+        return Answer(401, {"error": "Invalid username or password."}, {"X-Error-Code": "RepoNotFound"})
+    return Answer(401, {"error": "Invalid credentials in Authorization header"})
