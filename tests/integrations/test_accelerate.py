@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -308,3 +309,15 @@ def test_the_documented_loop_runs(tmp_path: Path) -> None:
     assert start == 0
     assert forks.values(lambda: job(tmp_path / "a"))[0] == (whole, 30)
     assert json.loads((tmp_path / "a" / "runs/exp/checkpoint-30/run.json").read_text())["step"] == 30
+
+
+def test_a_loop_whose_disk_is_gone_goes_on_from_the_mirror(tmp_path: Path) -> None:
+    whole = forks.values(lambda: train(Loop(str(tmp_path / "whole"))))[0]
+    settings: dict[str, Any] = {"mirror": f"file://{tmp_path / 'mirror'}"}
+    half = forks.values(lambda: train(Loop(str(tmp_path / "run"), stop=6, **settings)))[0]
+    shutil.rmtree(tmp_path / "run")
+
+    again = forks.values(lambda: train(Loop(str(tmp_path / "run"), **settings)))[0]
+
+    assert again["start"] > 0
+    assert same(half, again, whole)

@@ -63,6 +63,7 @@ class Loop:
     workers: int = 0
     fsdp: bool = False
     accumulate: int = 1
+    mirror: Any = ()
 
 
 def accelerator(job: Loop) -> Accelerator:
@@ -104,7 +105,7 @@ def train(job: Loop) -> dict[str, Any]:
     """Run or resume; gives where it began, a row for each step, and the final weights."""
     made, model, optimizer, scheduler, loader, counter = build(job)
     batches = resumable(made, loader)
-    start = load_state(made, job.folder)
+    start = load_state(made, job.folder, mirror=job.mirror)
     rows, stream = {}, batches.endless()
     for step in range(start + 1, job.total + 1):
         ids, features = next(stream)

@@ -187,7 +187,7 @@ class Checkpointer:
 
     def _warn_if_volatile(self) -> None:
         if self._probe is None:
-            warn_if_volatile(self.folder, self._world, has_mirror=bool(getattr(self.config, "mirror", ())))
+            warn_if_volatile(self.folder, self._world, has_mirror=bool(self.config.mirror))
 
     def _try_out(self) -> None:
         """Meet now, and not after hours, state that cannot be stored; and learn what saves took before."""

@@ -1,6 +1,7 @@
 """Chooses and verifies a checkpoint whose files somebody else's code loads: the resume path up to the load."""
 
 import logging
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,7 +55,9 @@ def choose(
         problems.append(f"{folder / naming.checkpoint_name(one.step)} is damaged: {one.problem}")
         _may_go_on(policy, problems)
         policy.put_away(one.step, [Damage("", one.problem)], decision.candidates[0])
-    for number, step in enumerate(decision.candidates):
+    pending, repaired = deque(decision.candidates), set[int]()
+    while pending:
+        step = pending.popleft()
         path = folder / naming.checkpoint_name(step)
         guard(step)
         damage, world_size = verify_together(path, step, world)
@@ -63,8 +66,12 @@ def choose(
         text = f"{path} is damaged: {damage[0]}" + (f" and {len(damage) - 1} more places" if len(damage) > 1 else "")
         problems.append(text)
         _may_go_on(policy, problems)
-        following = next(iter(decision.candidates[number + 1 :]), None)
+        following = next(iter(pending), None)
         policy.put_away(step, damage, following)
+        if step not in repaired and policy.repair(step):
+            repaired.add(step)
+            pending.appendleft(step)
+            continue
         if following is not None:
             _warn(world, f"{text}; trying the checkpoint before it")
     raise DamagedCheckpointError(f"nothing good is left to resume from. {'. '.join(problems)}")

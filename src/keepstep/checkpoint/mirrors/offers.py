@@ -1,6 +1,6 @@
 """What lies on the mirrors of a run, on all ranks the same."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 
 from keepstep.config.address import parse_address
@@ -64,12 +64,14 @@ class Offers:
         return tuple(offer for offer in self.found if offer.copy == copy)
 
 
-def look_at_mirrors(mirrors: Sequence[MirrorConfig], prefix: str, naming: Naming, world: World) -> Offers:
+def look_at_mirrors(
+    mirrors: Sequence[MirrorConfig], prefix_of: Callable[[MirrorConfig], str], naming: Naming, world: World
+) -> Offers:
     """List all mirrors. Collective; the main process asks.
 
     Args:
         mirrors: those of the job; `fetch: never` is not asked.
-        prefix: the run's folder below each address.
+        prefix_of: the run's folder below the address of each.
         naming: how checkpoints are called there.
         world: the ranks.
 
@@ -82,7 +84,7 @@ def look_at_mirrors(mirrors: Sequence[MirrorConfig], prefix: str, naming: Naming
     found = Offers()
     with agreed(world, f"looking for checkpoints on {', '.join(one.address for one in asked)}", ResumeError):
         if world.rank == 0:
-            found = _joined([_look(mirror, prefix, naming) for mirror in asked])
+            found = _joined([_look(mirror, prefix_of(mirror), naming) for mirror in asked])
     return world.broadcast(found)
 
 

@@ -11,6 +11,7 @@ from keepstep.checkpoint.mirrors.beside import Beside, Work
 from keepstep.checkpoint.mirrors.fetching import fetch, look_into
 from keepstep.checkpoint.mirrors.offers import Offers, look_at_mirrors
 from keepstep.checkpoint.resume import Elsewhere
+from keepstep.config.address import parse_address
 from keepstep.config.mirror import MirrorConfig
 from keepstep.dist.agree import agreed
 from keepstep.dist.world import World, host_name
@@ -36,7 +37,8 @@ class RunMirrors:
         folder: the run's folder.
         prefix: of the run, below each mirror's address: its name.
         world: the ranks.
-        naming: how checkpoints are called.
+        naming: how checkpoints are called. A Trainer has a repository of the Hub to itself: `hf://user/repo` is its
+            run.
     """
 
     def __init__(
@@ -67,7 +69,7 @@ class RunMirrors:
     def glance(self) -> None:
         """Learn which attempts of the run have left traces, where a job saves without a resume."""
         try:
-            self._offers = look_at_mirrors(self._mirrors, self._prefix, self._naming, self._world)
+            self._offers = look_at_mirrors(self._mirrors, self._prefix_of, self._naming, self._world)
         except (ResumeError, CouldNotLookError) as error:
             self._warn(str(error))
 
@@ -96,7 +98,7 @@ class RunMirrors:
         """
         if not self._mirrors:
             return ()
-        self._offers = look_at_mirrors(self._mirrors, self._prefix, self._naming, self._world)
+        self._offers = look_at_mirrors(self._mirrors, self._prefix_of, self._naming, self._world)
         if self._world.rank == 0:
             for text in self._offers.ignored:
                 logger.warning("ignored %s", text)
@@ -148,7 +150,7 @@ class RunMirrors:
         holder = f"process {process.pid} on {host_name()}, begun {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}"
         self._beside = [
             Beside(
-                Work(one, self._folder, self._prefix, claim.attempt, holder, self._naming),
+                Work(one, self._folder, self._prefix_of(one), claim.attempt, holder, self._naming),
                 [offer.copy for offer in self._offers.found if offer.mirror == one],
             )
             for one in self._mirrors
@@ -187,6 +189,11 @@ class RunMirrors:
     def are_used(self) -> bool:
         """Whether checkpoints are copied somewhere, as far as this process does that."""
         return bool(self._beside)
+
+    def _prefix_of(self, mirror: MirrorConfig) -> str:
+        address = parse_address(mirror.address)
+        is_own = self._naming is layout.TRAINER and address.scheme == "hf" and not address.path
+        return "" if is_own else self._prefix
 
     def close(self, seconds_left: float | None = None) -> None:
         """Wait for uploads, each mirror as long as it is configured, and end them.

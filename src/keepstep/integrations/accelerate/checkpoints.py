@@ -11,9 +11,10 @@ from pydantic import ValidationError
 from keepstep.checkpoint.folder_resume import choose
 from keepstep.checkpoint.folder_save import save_folder
 from keepstep.checkpoint.identity import RunIdentity
-from keepstep.checkpoint.resume import Resumed, look, refuse
+from keepstep.checkpoint.mirrors.run_mirrors import RunMirrors
+from keepstep.checkpoint.resume import Elsewhere, Resumed, look, refuse
 from keepstep.checkpoint.run_folder import RunFolder
-from keepstep.checkpoint.save import SaveRequest
+from keepstep.checkpoint.save import SaveRequest, apply_retention
 from keepstep.checkpoint.volatile import warn_if_volatile
 from keepstep.checkpoint.watchdog import watched
 from keepstep.config.checkpointing import CheckpointingConfig
@@ -31,6 +32,9 @@ from keepstep.storage.folder_files import files_below
 
 logger = logging.getLogger("keepstep")
 
+# Seconds that a script which ends by an error waits for its uploads.
+_IMPATIENCE = 20.0
+
 
 class Checkpoints:
     """Saves and loads what an Accelerator has prepared and registered. All ranks call it at the same steps.
@@ -44,6 +48,8 @@ class Checkpoints:
         guards: what a difference between the checkpoint's run and this one does, by field (docs/guards.md).
         accept: differences that are accepted: "field=value", or "field" for what it is now.
         facts: more about the run, for run.json and the guards.
+        mirror: where checkpoints are copied to; a folder named after `folder` is made there. `hf://user/repo` is the
+            run's own. A load fetches them whole.
 
     Raises:
         ConfigError: one of these has a value that cannot be.
@@ -60,10 +66,11 @@ class Checkpoints:
         guards: Mapping[str, str] | None = None,
         accept: Sequence[str] = (),
         facts: RunFacts | None = None,
+        mirror: Any = (),
     ) -> None:
         self.folder = Path(folder)
         self.num_to_keep = num_to_keep
-        values = {"num_to_keep": num_to_keep, "on_damage": on_damage, "guards": dict(guards or {})}
+        values = {"num_to_keep": num_to_keep, "on_damage": on_damage, "guards": dict(guards or {}), "mirror": mirror}
         try:
             self._config = CheckpointingConfig.model_validate(
                 {"save_dir": str(self.folder), "period_steps": 1, **values}
@@ -78,8 +85,10 @@ class Checkpoints:
         with agreed(self._world, "looking at the data of this run", ResumeError):
             facts = facts_of(accelerator, self._beside, self.folder, facts)
         self._identity = RunIdentity(self.folder, self._world, facts, self._config, accept, naming=TRAINER)
+        self._mirrors = RunMirrors(self._config.mirror, self.folder, self.folder.name, self._world, TRAINER)
         self._last_step: int | None = None
         self._has_looked = False
+        self._seconds_to_leave: float | None = None
         self._size = 0
 
     def load(self, step: int | None = None, **more: Any) -> int:
@@ -100,20 +109,22 @@ class Checkpoints:
             ResumeError: a rank could not look, read or load; the same error on all ranks.
             RunInUseError: another job saves to this folder.
         """
+        self._identity.record()
+        self._mirrors.bring(lambda: self._run.take(self._mirrors.attempt), step, self._judge, whole_from=0)
         decision = look(self.folder, self._world, step, TRAINER)
         refuse(self.folder, decision)
-        self._identity.record()
         if decision.candidates:
             self._identity.guard(decision.candidates[0])
         try:
-            self._run.take()
-            warn_if_volatile(self.folder, self._world, has_mirror=bool(getattr(self._config, "mirror", ())))
-            policy = self._run.damage_policy(self._config)
+            claim = self._run.take(self._mirrors.attempt)
+            warn_if_volatile(self.folder, self._world, has_mirror=bool(self._config.mirror))
+            policy = self._run.damage_policy(self._config, self._mirrors.repair)
             with watched(f"resuming from {self.folder}", self._config.hang_seconds):
                 found = choose(self.folder, TRAINER, self._world, step, policy, self._identity.guard)
                 self._identity.note_accepted()
                 if found.path is not None:
                     self._load(found.path, more)
+            self._mirrors.start(claim)
         except BaseException:
             self._run.give_back()
             raise
@@ -142,7 +153,10 @@ class Checkpoints:
             self._refuse_what_cannot_be_saved(step)
         if step == self._last_step:
             return path
+        if not self._has_looked and not self._size:
+            self._mirrors.glance()
         request = self._request(step)
+        self._mirrors.start(request.claim)
 
         def write(folder: Path) -> None:
             save_into(self._accelerator, folder, safe_serialization, more)
@@ -151,11 +165,21 @@ class Checkpoints:
         with watched(f"saving step {step}", self._config.hang_seconds):
             saved = save_folder(request, write, self._world, self._complete, self._size)
         self._last_step, self._size = step, saved.size
+        self._mirrors.committed(step)
         return path
 
     def close(self) -> None:
-        """Let other jobs have the folder. May be called twice; an interpreter that ends does it too."""
+        """Wait, within bounds, for copies on mirrors, and let other jobs have the folder. May be called twice; an
+        interpreter that ends gives the folder back too, and waits for no copy."""
+        if self._mirrors.are_used:
+            self._mirrors.close(self._seconds_to_leave)
+            if self._last_step is not None:
+                apply_retention(self._request(self._last_step))
         self._run.give_back()
+
+    def _judge(self, one: Elsewhere) -> None:
+        self._identity.know(one.step, one.where, one.record)
+        self._identity.guard(one.step)
 
     def __enter__(self) -> "Checkpoints":
         return self
@@ -163,6 +187,8 @@ class Checkpoints:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None:
+            self._seconds_to_leave = _IMPATIENCE if isinstance(error, Exception) else 0.0
         self.close()
 
     def _load(self, path: Path, more: dict[str, Any]) -> None:
@@ -177,13 +203,14 @@ class Checkpoints:
         return SaveRequest(
             folder=self.folder,
             step=step,
-            claim=self._run.take(),
+            claim=self._run.take(self._mirrors.attempt),
             parent=self._last_step,
             resumed=self._has_looked,
             record=self._identity.record(),
             components=("accelerator",),
             num_to_keep=limit or None,
             naming=TRAINER,
+            waiting=lambda complete: self._mirrors.waiting(complete, limit or None),
         )
 
     def _complete(self, folder: Path) -> None:

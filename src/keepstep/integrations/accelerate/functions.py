@@ -20,6 +20,7 @@ def load_state(
     guards: Mapping[str, str] | None = None,
     accept: Sequence[str] = (),
     facts: RunFacts | None = None,
+    mirror: Any = (),
 ) -> int:
     """Load the newest good checkpoint of a run, or the one of `step`, into all that was prepared and registered.
 
@@ -27,7 +28,9 @@ def load_state(
     `Checkpoints.load`.
     """
     close(accelerator, folder)
-    found = Checkpoints(accelerator, folder, on_damage=on_damage, guards=guards, accept=accept, facts=facts)
+    found = Checkpoints(
+        accelerator, folder, on_damage=on_damage, guards=guards, accept=accept, facts=facts, mirror=mirror
+    )
     start = found.load(step)
     attached(accelerator).checkpoints[_name(folder)] = found
     return start

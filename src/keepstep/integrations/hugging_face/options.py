@@ -3,7 +3,7 @@
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 from keepstep.config.checkpointing import CheckpointingConfig, GuardPolicy, StopSignal
 from keepstep.errors import ConfigError
@@ -20,6 +20,8 @@ class Options:
         auto_resume: `train()` without `resume_from_checkpoint` resumes too, where there is a checkpoint.
         handle_signals: on a stop signal the step is saved and `train()` raises `StopRequested`. None: yes, but not in
             a notebook.
+        mirror: where checkpoints are copied to; a folder named after output_dir is made there. `hf://user/repo` is the
+            run's own. A resume fetches them whole.
         push_timeout_seconds: the longest that one push to the Hub may take, and that the end of `train()` waits for
             what is being pushed. A push that takes longer is given up; the next save pushes again.
     """
@@ -36,6 +38,7 @@ class Options:
     hang_seconds: float = 600.0
     timeout_seconds: float = 7200.0
     push_timeout_seconds: float = 1800.0
+    mirror: Any = ()
 
     def __post_init__(self) -> None:
         if not self.push_timeout_seconds > 0:
@@ -55,6 +58,7 @@ class Options:
             stop_signals=tuple(self.stop_signals),
             hang_seconds=self.hang_seconds,
             timeout_seconds=self.timeout_seconds,
+            mirror=self.mirror,
         )
 
     @property

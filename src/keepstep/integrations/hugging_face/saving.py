@@ -13,6 +13,7 @@ from keepstep.checkpoint.failed_saves import FailedSaves
 from keepstep.checkpoint.folder_save import SavedFolder
 from keepstep.checkpoint.folder_saver import FolderSaver
 from keepstep.checkpoint.identity import RunIdentity
+from keepstep.checkpoint.mirrors.run_mirrors import RunMirrors
 from keepstep.checkpoint.save import SaveRequest, apply_retention
 from keepstep.dist.world import World, host_name
 from keepstep.errors import ConfigError, SaveError
@@ -66,9 +67,10 @@ class Saves:
         options: Options,
         failed: FailedSaves,
         start: Start,
+        mirrors: RunMirrors,
     ) -> None:
         self._trainer, self._folder, self._world, self._claim = trainer, folder, world, claim
-        self._identity, self._failed = identity, failed
+        self._identity, self._failed, self._mirrors = identity, failed, mirrors
         self._saver = FolderSaver(world, hang_seconds=options.hang_seconds, timeout_seconds=options.timeout_seconds)
         self._in_background = options.mode == "async" and _can_be_captured(trainer)
         self._sharded = ShardedFolders(world, buffered=self._in_background) if trainer.is_fsdp_enabled else None
@@ -208,6 +210,7 @@ class Saves:
         self._last = told.request
         self.last_step, self._size = saved.step, saved.size
         self._tell(told.request, saved, mode)
+        self._mirrors.committed(saved.step, forced=told.is_last)
         if told.tells:
             trainer = self._trainer
             self._tell_callbacks(trainer.args, told.state, copy.copy(trainer.control))
@@ -230,6 +233,7 @@ class Saves:
             protected=best_steps(trainer.state),
             naming=layout.TRAINER,
             inner=layout.TRAINER.checkpoint_name(step),
+            waiting=lambda complete: self._mirrors.waiting(complete, limit if limit and limit > 0 else None),
         )
 
     def _components(self) -> tuple[str, ...]:
@@ -267,6 +271,7 @@ class Saves:
         """The end of `train()`: nothing is under way any more. Raises SaveError."""
         self.wait()
         self._pushes.finish()
+        self._mirrors.close()
         # What was being pushed when its turn came has stayed till now.
         if self._last is not None and self._world.rank == 0:
             apply_retention(self._last)
@@ -277,6 +282,7 @@ class Saves:
         if self._told is not None:
             self._told = None
             self._saver.abandon()
+        self._mirrors.close(0.0)
         self._pool.release()
         self._pushes.close()
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keepstep.checkpoint.failed_saves import FailedSaves
+from keepstep.checkpoint.mirrors.run_mirrors import RunMirrors
 from keepstep.checkpoint.run_folder import RunFolder
 from keepstep.checkpoint.stop import StopNotice
 from keepstep.checkpoint.volatile import warn_if_volatile
@@ -118,15 +119,18 @@ class Session:
             if world.rank == 0:
                 self._folder.mkdir(parents=True, exist_ok=True)
         identity = identify(trainer, self._folder, world, self._config, tuple(self._options.accept))
-        claim = self._run.take()
-        warn_if_volatile(self._folder, world, has_mirror=bool(getattr(self._config, "mirror", ())))
+        mirrors = RunMirrors(self._config.mirror, self._folder, self._folder.name, world, layout.TRAINER)
+        mirrors.glance()
+        claim = self._run.take(mirrors.attempt)
+        warn_if_volatile(self._folder, world, has_mirror=bool(self._config.mirror))
         trace_this_process(world.rank)
         with watched(f"resuming from {self._folder}", self._options.hang_seconds):
-            start = choose_start(trainer, self._folder, asked, world, self._run, self._config, identity, claim)
+            start = choose_start(trainer, self._folder, asked, world, self._run, self._config, identity, claim, mirrors)
         identity.note_accepted()
         self._run.forget_note()
         failed = FailedSaves(self._config, world, self._run)
-        self._saves = Saves(trainer, self._folder, world, claim, identity, self._options, failed, start)
+        mirrors.start(claim)
+        self._saves = Saves(trainer, self._folder, world, claim, identity, self._options, failed, start, mirrors)
         self._restoring = Restoring(trainer, start.path, self._folder, world, self._order)
         trainer.callback_handler.callbacks.insert(0, KeepstepCallback(self))
         if world.rank == 0:

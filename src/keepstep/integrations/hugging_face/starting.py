@@ -9,7 +9,8 @@ from keepstep.checkpoint.claim import FolderClaim
 from keepstep.checkpoint.folder_resume import choose, verify_together
 from keepstep.checkpoint.fresh import submission
 from keepstep.checkpoint.identity import RunIdentity
-from keepstep.checkpoint.resume import look
+from keepstep.checkpoint.mirrors.run_mirrors import RunMirrors
+from keepstep.checkpoint.resume import Elsewhere, look
 from keepstep.checkpoint.run_folder import RunFolder
 from keepstep.config.checkpointing import CheckpointingConfig
 from keepstep.dist.agree import agreed
@@ -51,6 +52,7 @@ class Look:
     config: CheckpointingConfig
     identity: RunIdentity
     claim: FolderClaim
+    mirrors: RunMirrors
 
 
 def choose_start(
@@ -62,6 +64,7 @@ def choose_start(
     config: CheckpointingConfig,
     identity: RunIdentity,
     claim: FolderClaim,
+    mirrors: RunMirrors,
 ) -> Start:
     """Where `train(resume_from_checkpoint=asked)` begins. Collective; nothing of the trainer is changed.
 
@@ -72,7 +75,7 @@ def choose_start(
         StateMismatchError: the checkpoint lacks something that this trainer needs.
         ResumeError: a rank could not look.
     """
-    about = Look(trainer, folder, world, run, config, identity, claim)
+    about = Look(trainer, folder, world, run, config, identity, claim, mirrors)
     try:
         return _choose(about, asked)
     except GuardRefusedError as error:
@@ -92,7 +95,13 @@ def _choose(about: Look, asked: Any) -> Start:
 
 def _newest(about: Look) -> Start:
     hub.fetch_newer(about.trainer, about.folder, about.world, about.claim)
-    policy = about.run.damage_policy(about.config)
+
+    def judge(one: Elsewhere) -> None:
+        about.identity.know(one.step, one.where, one.record)
+        about.identity.guard(one.step)
+
+    about.mirrors.bring(lambda: about.claim, guard=judge, whole_from=0)
+    policy = about.run.damage_policy(about.config, about.mirrors.repair)
     found = choose(about.folder, layout.TRAINER, about.world, None, policy, about.identity.guard)
     if found.path is not None:
         return Start(found.step, found.path)
