@@ -87,6 +87,31 @@ def test_an_upload_that_was_cut_off_is_not_whole_and_goes_on(rig: Rig) -> None:
     assert rig.stored() == [5]
 
 
+@pytest.mark.parametrize("same_process", [True, False])
+def test_what_an_upload_left_that_will_not_go_on_is_cleared_away(rig: Rig, same_process: bool) -> None:
+    path = write_checkpoint(rig.run, 5)
+    uploader = rig.uploader()
+    left: list[int] = [1500]
+
+    def cut(count: int) -> None:
+        left[0] -= count
+        if left[0] < 0:
+            raise ConnectionError("cut")
+
+    uploader.meter = lambda: Meter(on_bytes=cut)
+    with pytest.raises(ConnectionError):
+        uploader.upload(Copy(5, 1))
+    shutil.rmtree(path)
+    write_checkpoint(rig.run, 10)
+    assert rig.store.list("exp/save-5")
+    if not same_process:
+        uploader = rig.uploader()
+    uploader.meter = Meter
+
+    assert rig.work(uploader) == [10]
+    assert not rig.store.list("exp/save-5")
+
+
 def test_a_damaged_checkpoint_is_never_uploaded_and_told_of_once(rig: Rig) -> None:
     path = write_checkpoint(rig.run, 5)
     shard = path / "__0_0.distcp"

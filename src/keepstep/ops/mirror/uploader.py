@@ -12,6 +12,7 @@ from keepstep.plan import layout
 from keepstep.plan.layout import Naming
 from keepstep.plan.manifest import Manifest
 from keepstep.plan.mirror import Copy, due_uploads, plan_mirror_retention
+from keepstep.plan.resume import Condition
 from keepstep.storage.leases import hold, pinned_steps
 from keepstep.storage.line import abandoned_by, read_line
 from keepstep.storage.stored import StoredCheckpoint, survey_store
@@ -58,6 +59,7 @@ class Uploader:
     mirrored: set[Copy] = field(default_factory=set)
     forced: set[int] = field(default_factory=set)
     _hopeless: set[Copy] = field(default_factory=set)
+    _begun: set[int] = field(default_factory=set)
 
     def begin(self) -> None:
         """Take the mirror, and learn what is there.
@@ -67,7 +69,10 @@ class Uploader:
             CouldNotLookError, OSError: it cannot be asked.
         """
         self.fence.take()
-        self.mirrored = {_copy_of(one) for one in survey_store(self.store, self.prefix).complete}
+        seen = survey_store(self.store, self.prefix)
+        self.mirrored = {_copy_of(one) for one in seen.complete}
+        if self.wishes.naming is layout.NATIVE:  # nobody else calls a folder like that
+            self._begun = {c.found.step for c in seen.checkpoints if c.found.condition is Condition.INCOMPLETE}
         self.tell({"event": "begun", "mirrored": [[copy.step, copy.attempt] for copy in sorted(self.mirrored)]})
 
     def due(self) -> tuple[Copy, ...]:
@@ -91,6 +96,7 @@ class Uploader:
             OSError: the mirror cannot be asked, or refuses; it is worth another try.
         """
         naming = self.wishes.naming
+        self._begun.add(copy.step)
         try:
             with hold(self.folder, copy.step, naming=naming) as checkpoint:
                 pushed = push_checkpoint(checkpoint, self.store, self.prefix, self.meter(), self.fence.confirm)
@@ -100,6 +106,7 @@ class Uploader:
             return
         self._note(pushed)
         self._apply_retention()
+        self._clear()
 
     def _note(self, pushed: Pushed) -> None:
         copy = Copy(pushed.step, pushed.attempt)
@@ -116,11 +123,23 @@ class Uploader:
         for verdict in plan_mirror_retention(self.mirrored, self.wishes.num_to_keep, self._pinned()):
             if verdict.keep:
                 continue
-            name = self.wishes.naming.checkpoint_name(verdict.copy.step)
-            self.fence.confirm()
-            self.store.remove(f"{self.prefix}/{name}" if self.prefix else name, layout.MANIFEST)
+            self._remove(verdict.copy.step)
             self.mirrored.discard(verdict.copy)
             self.tell({"event": "deleted", "step": verdict.copy.step, "reason": verdict.reason})
+
+    def _clear(self) -> None:
+        """Take away what uploads have left that will not go on: their checkpoints are not there any more."""
+        self._begun -= {copy.step for copy in self.mirrored}
+        newest = max(copy.step for copy in self.mirrored)
+        for step in sorted(self._begun - {copy.step for copy in self.due()}):
+            if step < newest:
+                self._remove(step)
+                self._begun.discard(step)
+
+    def _remove(self, step: int) -> None:
+        name = self.wishes.naming.checkpoint_name(step)
+        self.fence.confirm()
+        self.store.remove(f"{self.prefix}/{name}" if self.prefix else name, layout.MANIFEST)
 
     def _pinned(self) -> Collection[int]:
         with contextlib.suppress(OSError):
