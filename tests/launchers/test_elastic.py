@@ -16,7 +16,7 @@ from keepstep.job.train import TrainingJob
 from keepstep.testing.processes import descendants, end_all
 from tests.rig import forks, jobs
 from tests.rig.command import keepstep
-from tests.rig.hosts import INTERFACE, hosts, missing
+from tests.rig.hosts import hosts, missing
 from tests.rig.slurm import until
 
 ROOT = Path(__file__).parents[2]
@@ -116,28 +116,20 @@ def test_four_hosts_then_three_then_four(tmp_path: Path) -> None:
     with hosts(4) as net:
 
         def agent(host: int) -> list[str]:
-            elastic = [
-                "--nnodes",
-                "3:4",
-                "--nproc-per-node",
-                "1",
-                "--max-restarts",
-                "3",
-                "--local-addr",
-                net.address(host),
-            ]
-            meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", f"{net.address(0)}:29400", "--rdzv-id", "job"]
+            elastic = ["--nnodes", "3:4", "--nproc-per-node", "1", "--max-restarts", "3"]
+            meet = ["--rdzv-backend", "c10d", "--rdzv-endpoint", "host-0:29400", "--rdzv-id", "job"]
             quick = ["--rdzv-conf", "last_call_timeout=4,keep_alive_interval=1,keep_alive_max_attempt=3"]
             module = ["--module", "keepstep.cli.worker", "train", str(job)]
             return net.words(host, [*TORCHRUN, *elastic, *meet, *quick, *module])
 
         def begin(host: int, name: str) -> Any:
-            return started(agent(host), tmp_path / f"{name}.log", GLOO_SOCKET_IFNAME=INTERFACE)
+            # With the store that agents and ranks share, torch 2.13 never tells a host that joins where it is.
+            return started(agent(host), tmp_path / f"{name}.log", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
 
         with begin(0, "host-0") as first, begin(1, "host-1") as second, begin(2, "host-2") as third:
             with begin(3, "host-3"):
                 await_steps(tmp_path, 50)
-                assert [len(net.ranks(host)) for host in range(4)] == [2, 2, 2, 2] or True
+                assert [len(net.ranks(host)) for host in range(4)] == [1, 1, 1, 1]
                 net.kill(3)
             until(lambda: len(attempts(tmp_path)) == 2, 60, lambda: logs(tmp_path))
             at = steps(tmp_path)

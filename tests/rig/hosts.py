@@ -4,12 +4,13 @@ import os
 import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-# ip netns exec gives the network, unshare a host name of its own; both end as the command itself.
-_NAMED = 'hostname "$0" && exec "$@"'
+# ip netns exec gives the network and mounts, unshare a host name of its own; both end as the command itself.
+_NAMED = 'hostname "$0" && mount --bind "$1" /etc/hosts && shift && exec "$@"'
 INTERFACE = "eth0"
 
 
@@ -34,6 +35,7 @@ class Hosts:
         self.count = count
         self._prefix = f"ks{os.getpid()}"
         self._switch = f"{self._prefix}-s"
+        self._names = tempfile.NamedTemporaryFile("w", prefix="ks-hosts-")  # noqa: SIM115 - as long as the hosts
 
     def address(self, host: int) -> str:
         """Of a host."""
@@ -41,19 +43,8 @@ class Hosts:
 
     def words(self, host: int, command: Sequence[str]) -> list[str]:
         """The command line that runs a command on a host."""
-        return [
-            "ip",
-            "netns",
-            "exec",
-            self._space(host),
-            "unshare",
-            "--uts",
-            "sh",
-            "-c",
-            _NAMED,
-            f"host-{host}",
-            *command,
-        ]
+        named = ["unshare", "--uts", "sh", "-c", _NAMED, f"host-{host}", self._names.name]
+        return ["ip", "netns", "exec", self._space(host), *named, *command]
 
     def cut(self, host: int) -> None:
         """Pull a host's cable: nothing reaches it, and nobody is told."""
@@ -79,6 +70,9 @@ class Hosts:
         return found
 
     def make(self) -> None:
+        self._names.write("127.0.0.1 localhost\n")
+        self._names.writelines(f"{self.address(host)} host-{host}\n" for host in range(self.count))
+        self._names.flush()
         _ip("netns", "add", self._switch)
         _ip("-n", self._switch, "link", "add", "bridge", "type", "bridge")
         _ip("-n", self._switch, "link", "set", "bridge", "up")
@@ -97,6 +91,7 @@ class Hosts:
         for space in [*(self._space(host) for host in range(self.count)), self._switch]:
             with suppress(subprocess.CalledProcessError):
                 _ip("netns", "delete", space)
+        self._names.close()
 
     def _space(self, host: int) -> str:
         return f"{self._prefix}-{host}"
