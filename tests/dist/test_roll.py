@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from torch.distributed import HashStore
 
-from keepstep.dist.roll import lost_text, who_is_lost
+from keepstep.dist.roll import is_silence, lost_text, who_is_lost
 
 HOSTS = ["node-a", "node-a", "node-b", "node-b"]
 
@@ -32,7 +32,7 @@ def test_a_store_that_is_gone_tells_nothing() -> None:
     [
         ([2, 3], "no answer from rank 2 (node-b), rank 3 (node-b) (Timed out)"),
         (None, "rank 1 (node-a) has lost rank 0 (node-a), or the host of the launcher, where the ranks meet (Timed out)"),
-        ([], "rank 1 (node-a) has lost the connection to another rank, and all of them answer (Timed out)"),
+        ([], "rank 1 (node-a) has lost the connection to another rank, which says itself why it ended (Timed out)"),
     ],
 )
 def test_the_message_names_ranks_and_hosts(missed: list[int] | None, text: str) -> None:
@@ -41,3 +41,8 @@ def test_the_message_names_ranks_and_hosts(missed: list[int] | None, text: str) 
 
 def test_many_are_counted() -> None:
     assert lost_text(range(1, 9), 0, [], "").startswith("no answer from rank 1, rank 2, rank 3, rank 4 and 4 more (")
+
+
+def test_a_closed_connection_is_no_silence() -> None:
+    assert is_silence("Timed out waiting 8000ms for recv operation to complete")
+    assert not is_silence("Connection closed by peer [10.0.0.2]:1234")

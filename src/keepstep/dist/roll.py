@@ -45,11 +45,16 @@ def who_is_lost(store: Store, rank: int, size: int, seconds: float) -> list[int]
     return [other for other in range(size) if other not in answered] if is_reached.is_set() else None
 
 
+def is_silence(error: str) -> bool:
+    """Whether the network's error tells of a time that is over, and not of a connection that was closed."""
+    return "timed out" in error.lower()
+
+
 def lost_text(missed: Sequence[int] | None, rank: int, hosts: Sequence[str], error: str) -> str:
     """Who is lost, in words.
 
     Args:
-        missed: the ranks that did not answer; None when nobody could be asked.
+        missed: the ranks that did not answer, as far as it is known; None when nobody could be asked.
         rank: that speaks.
         hosts: of each rank, as far as they are known.
         error: the network's.
@@ -61,7 +66,7 @@ def lost_text(missed: Sequence[int] | None, rank: int, hosts: Sequence[str], err
     if missed is None:
         return f"{name(rank)} has lost {name(0)}, or the host of the launcher, where the ranks meet ({why})"
     if not missed:
-        return f"{name(rank)} has lost the connection to another rank, and all of them answer ({why})"
+        return f"{name(rank)} has lost the connection to another rank, which says itself why it ended ({why})"
     names = ", ".join(name(one) for one in missed[:_SHOWN])
     more = f" and {len(missed) - _SHOWN} more" if len(missed) > _SHOWN else ""
     return f"no answer from {names}{more} ({why})"

@@ -10,7 +10,7 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store
 
 from keepstep.dist.mailbox import LocalMailbox, Mailbox, StoreMailbox
-from keepstep.dist.roll import LONGEST_SECONDS, lost_text, who_is_lost
+from keepstep.dist.roll import LONGEST_SECONDS, is_silence, lost_text, who_is_lost
 from keepstep.errors import RankLostError
 
 T = TypeVar("T")
@@ -119,8 +119,12 @@ class GroupWorld:
         try:
             yield
         except RuntimeError as error:  # all that gloo raises
-            seconds = min(LONGEST_SECONDS, self._timeout / 2)
-            missed = who_is_lost(self._store, self.rank, self.size, seconds)
+            if is_silence(str(error)):
+                seconds = min(LONGEST_SECONDS, self._timeout / 2)
+                missed = who_is_lost(self._store, self.rank, self.size, seconds)
+            else:
+                # Somebody has ended; the others are still at this meeting, and could not answer.
+                missed = [1 - self.rank] if self.size == 2 else []
             text = lost_text(missed, self.rank, self._hosts, str(error))
             rank = missed[0] if missed else 0
             raise RankLostError(text, rank=rank, phase="meeting the other ranks") from error
