@@ -111,7 +111,8 @@ def test_restarts_of_keepsteps_own_launcher_end_in_the_same_state(tmp_path: Path
 
 
 @pytest.mark.skipif(bool(missing()), reason=missing())
-def test_four_hosts_then_three_then_four(tmp_path: Path) -> None:
+@pytest.mark.parametrize("how", ["killed", "stopped"])
+def test_four_hosts_then_three_then_four(tmp_path: Path, how: str) -> None:
     job = write_job(tmp_path)
     with hosts(4) as net:
 
@@ -127,10 +128,14 @@ def test_four_hosts_then_three_then_four(tmp_path: Path) -> None:
             return started(agent(host), tmp_path / f"{name}.log", TORCH_DISABLE_SHARE_RDZV_TCP_STORE="1")
 
         with begin(0, "host-0") as first, begin(1, "host-1") as second, begin(2, "host-2") as third:
-            with begin(3, "host-3"):
+            with begin(3, "host-3") as leaving:
                 await_steps(tmp_path, 50)
                 assert [len(net.ranks(host)) for host in range(4)] == [1, 1, 1, 1]
-                net.kill(3)
+                if how == "killed":
+                    net.kill(3)
+                else:
+                    leaving.terminate()
+                leaving.wait(60)
             until(lambda: len(attempts(tmp_path)) == 2, 60, lambda: logs(tmp_path))
             at = steps(tmp_path)
             await_steps(tmp_path, at + 30)
