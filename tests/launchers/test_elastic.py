@@ -110,9 +110,10 @@ def test_restarts_of_keepsteps_own_launcher_end_in_the_same_state(tmp_path: Path
     assert jobs.state(tmp_path, STEPS) == jobs.state(whole, STEPS)
 
 
-@pytest.mark.skipif(bool(missing()), reason=missing())
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 def test_four_hosts_then_three_then_four(tmp_path: Path, how: str) -> None:
+    if why := missing():
+        pytest.skip(why)
     job = write_job(tmp_path)
     with hosts(4) as net:
 
