@@ -5,7 +5,7 @@ export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 # Threads that wait by spinning bring a busy machine to a standstill.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: setup run run-sft test lint unit crash soak fuzz layouts trainers slow real bench clean
+.PHONY: setup run run-sft test lint unit crash soak fuzz layouts trainers launchers slow real bench clean
 
 setup: .venv/.ready
 
@@ -36,7 +36,7 @@ lint: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not crash and not soak and not fuzz and not slow and not layouts and not trainers and not real"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not crash and not soak and not fuzz and not slow and not layouts and not trainers and not real and not launchers"
 
 # The whole crash matrix: a kill at every system call of a save, and ckpt-chaos. Prints its counts last.
 crash: setup
@@ -57,6 +57,10 @@ layouts: setup
 # Trainers of transformers and TRL, stopped at ten steps each, against runs that were not stopped.
 trainers: setup
 	$(BIN)/python -m pytest tests/integrations -m trainers
+
+# A real SLURM, torch elastic, hosts in network namespaces; what is not installed, or needs root, is skipped.
+launchers: setup
+	$(BIN)/python -m pytest tests/launchers -m launchers -rs
 
 # What needs a lot of memory, disk or time: a tensor above 4 GiB, the whole of an example.
 slow: setup

@@ -53,6 +53,14 @@ class RankFailedError(KeepstepError, RuntimeError):
         return partial(type(self), rank=self.rank, phase=self.phase), (str(self),), self.__dict__
 
 
+class RankLostError(RankFailedError):
+    """A rank, or the machine that it is on, does not answer any more. Each rank says itself whom it misses.
+
+    Attributes:
+        rank: the one that is missed; the first by number where several may be.
+    """
+
+
 class SaveError(RankFailedError):
     """A save failed. Nothing was committed; earlier checkpoints are untouched."""
 

@@ -10,7 +10,7 @@ from keepstep.checkpoint.claim import FolderClaim
 from keepstep.checkpoint.failed_saves import FailedSaves
 from keepstep.checkpoint.garbage import no_collections
 from keepstep.checkpoint.identity import RunIdentity
-from keepstep.checkpoint.leaving import Told, why_no_time
+from keepstep.checkpoint.leaving import Told, launchers_asked, why_no_time
 from keepstep.checkpoint.mirrors.run_mirrors import RunMirrors
 from keepstep.checkpoint.probe import Probe, save_dir, settings_from_environment
 from keepstep.checkpoint.resume import Elsewhere, Resumed, look, refuse, resume
@@ -29,6 +29,7 @@ from keepstep.provenance.record import RunFacts
 from keepstep.state.job_state import JobState
 from keepstep.state.job_state import collect as collect_state
 from keepstep.state.model import ModelComponent
+from keepstep.storage.exit_note import this_launcher
 from keepstep.storage.tracing import note_start, trace_this_process
 
 logger = logging.getLogger("keepstep")
@@ -233,10 +234,12 @@ class Checkpointer:
         Args:
             step: completed steps.
         """
-        stop = self.stop_requested or any(self._world.gather(self._notice.noted is not None))
+        told = self._tell()
+        stop = self.stop_requested or any(one.stop for one in told)
         if stop and not self.stop_requested:
             self.stop_requested = True
-            self._run.note_stop(step, self._last_step, "" if step == self._last_step else "no step has ended since")
+            why = "" if step == self._last_step else "no step has ended since"
+            self._run.note_stop(step, self._last_step, why, launchers_asked(told))
         return stop
 
     @property
@@ -251,14 +254,16 @@ class Checkpointer:
 
     def _tell(self) -> list[Told]:
         left = seconds_left(self._notice, self.config.grace_seconds)
-        told = Told(self._notice.noted is not None, self._saver.is_over, left, self._saver.expected_seconds)
-        return self._world.gather(told)
+        is_noted, expected = self._notice.noted is not None, self._saver.expected_seconds
+        launcher = this_launcher() if is_noted else None
+        return self._world.gather(Told(is_noted, self._saver.is_over, left, expected, launcher))
 
     def _stop(self, step: int) -> bool:
         """A stop was requested: save this step, if there is time, and let the loop leave."""
         is_first, self.stop_requested = not self.stop_requested, True
         self._settle()
-        why = why_no_time(self._tell())  # asked now: the save under way has taken some of it
+        told = self._tell()  # asked now: the save under way has taken some of the time
+        why = why_no_time(told)
         if is_first and self._world.rank == 0:
             before = f"step {self._last_step} is saved" if self._last_step else "nothing is saved"
             text = (
@@ -267,7 +272,7 @@ class Checkpointer:
             logger.warning("stop requested: %s", text)
         saved = not why and self.save(step)
         self.wait()
-        self._run.note_stop(step, self._last_step, why)
+        self._run.note_stop(step, self._last_step, why, launchers_asked(told))
         return saved
 
     def _settle(self) -> None:

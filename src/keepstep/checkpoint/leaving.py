@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from keepstep.plan.elastic import Launcher
 from keepstep.plan.space import time_is_short
 
 
@@ -15,12 +16,19 @@ class Told:
         is_over: no save is under way there.
         seconds_left: until it is killed; None where it does not know.
         expected_seconds: how long saves have taken there; 0 where none was measured.
+        launcher: that has started it; None without torch elastic.
     """
 
     stop: bool
     is_over: bool
     seconds_left: float | None
     expected_seconds: float
+    launcher: Launcher | None = None
+
+
+def launchers_asked(told: Sequence[Told]) -> list[Launcher | None]:
+    """The launchers of the ranks of which a stop was requested."""
+    return [one.launcher for one in told if one.stop]
 
 
 def why_no_time(told: Sequence[Told]) -> str:

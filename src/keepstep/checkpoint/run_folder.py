@@ -1,7 +1,8 @@
 """A run's folder as one attempt of the run sees it: held, described, and left with a note."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from keepstep.dist.agree import agreed
 from keepstep.dist.world import World
 from keepstep.errors import SaveError, StopRequested
 from keepstep.plan import layout
+from keepstep.plan.elastic import Launcher, is_restart_after_stop
 from keepstep.plan.layout import Naming
-from keepstep.storage.exit_note import forget_exit, is_restart_after_stop, write_exit
+from keepstep.storage.exit_note import asked_to_stop, forget_exit, read_exit, this_launcher, write_exit
 from keepstep.storage.save_log import SaveLog
 
 logger = logging.getLogger("keepstep")
@@ -79,15 +81,25 @@ class RunFolder:
     def was_told_to_stop(self) -> bool:
         """Whether a launcher has started this attempt although the one before was told to stop."""
         with agreed(self._world, f"looking how {self.path} was left"):
-            again = self._world.rank == 0 and is_restart_after_stop(self.path)
-        return self._world.broadcast(again)
+            asked = asked_to_stop(read_exit(self.path)) if self._world.rank == 0 else []
+        return any(self._world.gather(is_restart_after_stop(self._world.broadcast(asked), this_launcher())))
 
-    def note_stop(self, step: int, saved_step: int | None, why_not_saved: str = "") -> None:
-        """Note, on the main process, that this attempt ends by a stop request."""
+    def note_stop(
+        self, step: int, saved_step: int | None, why_not_saved: str = "", asked: Iterable[Launcher | None] = ()
+    ) -> None:
+        """Note, on the main process, that this attempt ends by a stop request.
+
+        Args:
+            step: completed steps.
+            saved_step: the newest that is saved; None when none is.
+            why_not_saved: why it is not this one.
+            asked: launchers of the ranks that got the signal.
+        """
         if self._world.rank or self._claim is None:
             return
         code = StopRequested.exit_code
-        more = {"step": step, "saved_step": saved_step, "not_saved_because": why_not_saved}
+        launchers = [asdict(one) for one in dict.fromkeys(asked) if one is not None]
+        more = {"step": step, "saved_step": saved_step, "not_saved_because": why_not_saved, "asked": launchers}
         try:
             write_exit(self.path, "stopped", code, **more)
         except OSError as error:

@@ -7,7 +7,7 @@ import tempfile
 import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,9 +18,10 @@ from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch
 
 from keepstep.errors import StopRequested
+from keepstep.plan.restarts import AttemptEnd, decide
+from keepstep.storage.attempt_note import VARIABLE, read_end
 
 _SHUTDOWN_SECONDS = 3600
-OUTCOME_VARIABLE = "KEEPSTEP_OUTCOME_FILE"
 
 
 def _config(nproc: int) -> LaunchConfig:
@@ -66,37 +67,58 @@ def _passing_on_once(names: Sequence[str]) -> Iterator[None]:
                 signal.signal(number, handler)
 
 
-def launch(arguments: list[str], nproc: int, stop_signals: Sequence[str]) -> None:
+def launch(arguments: list[str], nproc: int, stop_signals: Sequence[str], restarts: int = 0) -> None:
     """Run `keepstep <arguments>` on `nproc` ranks.
 
-    A failed rank is not restarted here: whether to run again is the scheduler's decision, and a refusal or a stop on
-    request must not be retried.
+    Torch elastic itself restarts nothing here: it would do so whatever the exit code is. A refusal or a stop on request
+    must not be retried, nor a failure that comes before the first step.
 
     Args:
         arguments: of the command line.
         nproc: number of ranks.
         stop_signals: those that are passed on to the ranks.
+        restarts: how often at most the job is started again (`keepstep.plan.restarts` tells after which failures).
 
     Raises:
         typer.Exit: with the exit code of the ranks when it is not 0.
     """
     os.environ.setdefault("OMP_NUM_THREADS", str(max(1, (os.cpu_count() or 1) // nproc)))
-    with tempfile.TemporaryDirectory(prefix="keepstep-") as folder:
-        outcome = Path(folder) / "outcome"
-        os.environ[OUTCOME_VARIABLE] = str(outcome)
-        config = _config(nproc)
-        code = 0
-        try:
-            with _passing_on_once([*stop_signals, "SIGHUP"]):
-                elastic_launch(config, sys.executable)("-m", "keepstep.cli.worker", *arguments)
-        except ChildFailedError:
-            # The launcher tells which rank died first; what the job itself came to stands in the outcome file.
-            # A rank that died after the main process was done has failed all the same.
-            code = (int(outcome.read_text()) if outcome.exists() else 1) or 1
-        except SignalException:
-            # Ranks that were stopped before they could note it have lost nothing: the job is to be run again.
-            code = int(outcome.read_text()) if outcome.exists() else StopRequested.exit_code
-        finally:
-            del os.environ[OUTCOME_VARIABLE]
+    try:
+        with _passing_on_once([*stop_signals, "SIGHUP"]):
+            code = _attempts(arguments, nproc, restarts)
+    except SignalException:  # between two attempts: there was no rank to pass it on to
+        code = StopRequested.exit_code
     if code:
         raise typer.Exit(code)
+
+
+def _attempts(arguments: list[str], nproc: int, restarts: int) -> int:
+    """Attempt after attempt, as long as another one may help. Returns the exit code."""
+    used = 0
+    while True:
+        end = _attempt(arguments, nproc)
+        decision = decide(end, used, restarts)
+        if restarts and end.code:
+            what = "starting again" if decision.restart else "not started again"
+            print(f"keepstep: {what}: {decision.reason}", file=sys.stderr, flush=True)
+        if not decision.restart:
+            return end.code
+        used += 1
+
+
+def _attempt(arguments: list[str], nproc: int) -> AttemptEnd:
+    with tempfile.TemporaryDirectory(prefix="keepstep-") as folder:
+        os.environ[VARIABLE] = folder
+        try:
+            elastic_launch(_config(nproc), sys.executable)("-m", "keepstep.cli.worker", *arguments)
+        except ChildFailedError:
+            # The launcher tells which rank died first; what the job itself came to stands in the folder.
+            # A rank that died after the main process was done has failed all the same.
+            end = read_end(Path(folder), otherwise=1)
+            return replace(end, code=end.code or 1)
+        except SignalException:
+            # Ranks that were stopped before they could note it have lost nothing: the job is to be run again.
+            return replace(read_end(Path(folder), otherwise=StopRequested.exit_code), is_stopped=True)
+        finally:
+            del os.environ[VARIABLE]
+    return AttemptEnd(0)

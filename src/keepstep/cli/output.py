@@ -15,6 +15,7 @@ from keepstep.errors import (
     DamagedCheckpointError,
     KeepstepError,
     RankFailedError,
+    RankLostError,
     ReplicaMismatchError,
     RunInUseError,
 )
@@ -34,7 +35,8 @@ _UNITS = ("B", "kB", "MB", "GB", "TB")
 def report_error(error: KeepstepError) -> None:
     """Print an error to stderr, once for the whole job where all ranks have the same."""
     rank = int(os.environ.get("RANK", "0"))
-    if rank and (isinstance(error, _SAME_ON_ALL_RANKS) or error.exit_code == 75):
+    is_same = isinstance(error, _SAME_ON_ALL_RANKS) and not isinstance(error, RankLostError)
+    if rank and (is_same or error.exit_code == 75):
         return
     who = f"keepstep (rank {rank})" if rank else "keepstep"
     if os.environ.get("KEEPSTEP_TRACEBACK"):

@@ -11,8 +11,23 @@ if TYPE_CHECKING:
     from keepstep.job.asked import Asked
 
 
-def run_job(kind: Literal["train", "infer"], job_file: Path, nproc: int, overrides: list[str], asked: "Asked") -> None:
+def run_job(
+    kind: Literal["train", "infer"],
+    job_file: Path,
+    nproc: int,
+    overrides: list[str],
+    asked: "Asked",
+    restarts: int = 0,
+) -> None:
     """Run a job. Everything that can be refused is refused before anything starts.
+
+    Args:
+        kind: of the job.
+        job_file: its configuration.
+        nproc: ranks to start here; 1 where a launcher has started them.
+        overrides: of values in the file.
+        asked: beside the configuration.
+        restarts: how often at most it is started again after a failure in training.
 
     Raises:
         KeepstepError: see `TrainingJob.run` and `InferenceJob.run`.
@@ -25,12 +40,18 @@ def run_job(kind: Literal["train", "infer"], job_file: Path, nproc: int, overrid
     is_rank = "RANK" in os.environ
     if is_rank and nproc not in (1, launched_world):
         raise ConfigError(f"--nproc {nproc}: a launcher has started {launched_world} ranks already; leave --nproc out")
+    if is_rank and restarts:
+        raise ConfigError(
+            f"--restarts {restarts}: a launcher has started this rank, and only it can start all of them again "
+            "(torchrun --max-restarts); leave --restarts out"
+        )
+    is_launcher = not is_rank and (nproc > 1 or restarts > 0)
 
     section = config.trainer or config.inference
     assert section is not None
     stop_signals = section.checkpointing.stop_signals
     notice = None
-    if is_rank or nproc == 1:
+    if not is_launcher:
         from keepstep.checkpoint.stop import StopNotice
 
         # From here to the end of the process: a signal that is repeated while Python ends must not change the code.
@@ -44,11 +65,11 @@ def run_job(kind: Literal["train", "infer"], job_file: Path, nproc: int, overrid
     make_importable(job_file)
     job = TrainingJob(config) if kind == "train" else InferenceJob(config)
     configure.check(config, launched_world if is_rank else nproc)
-    if not is_rank and nproc > 1:
+    if is_launcher:
         from keepstep.cli.launcher import launch
 
         words = [kind, str(job_file), *(part for override in overrides for part in ("--set", override))]
-        launch([*words, *words_of(asked)], nproc, stop_signals)
+        launch([*words, *words_of(asked)], nproc, stop_signals, restarts)
         return
     from keepstep.cli.logs import set_up_logging
 

@@ -1,12 +1,9 @@
 """The entry point of a rank under keepstep's launcher: `keepstep`, leaving its exit code where the launcher looks."""
 
-import os
 import sys
-from pathlib import Path
 
 from keepstep.cli.main import main
-
-_OUTCOME_VARIABLE = "KEEPSTEP_OUTCOME_FILE"
+from keepstep.storage.attempt_note import note_code
 
 
 def run() -> None:
@@ -15,8 +12,7 @@ def run() -> None:
         main()
     except SystemExit as leaving:
         code = leaving.code if isinstance(leaving.code, int) else 1
-        if os.environ.get("RANK") == "0" and _OUTCOME_VARIABLE in os.environ:
-            Path(os.environ[_OUTCOME_VARIABLE]).write_text(str(code))
+        note_code(code)
         sys.exit(code)
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from keepstep.dist.world import World, host_name
-from keepstep.errors import KeepstepError, RankFailedError
+from keepstep.errors import KeepstepError, RankFailedError, RankLostError
 
 T = TypeVar("T")
 
@@ -40,7 +40,9 @@ def agreed(world: World, phase: str, error_type: type[RankFailedError] = RankFai
         yield
     except Exception as error:  # noqa: BLE001 - it is raised below, on all ranks, with its cause
         problem = error
-    _settle(world.gather(failure_of(problem)), problem, world, phase, error_type)
+    with _named(phase):
+        failures = world.gather(failure_of(problem))
+    _settle(failures, problem, world, phase, error_type)
 
 
 def told_by_all(
@@ -48,7 +50,8 @@ def told_by_all(
 ) -> list[T]:
     """Run `work` on every rank and tell all what each got; errors as of `agreed`. One meeting does for both."""
     value, problem = _tried(work)
-    told = world.gather((failure_of(problem), value))
+    with _named(phase):
+        told = world.gather((failure_of(problem), value))
     _settle([failure for failure, _ in told], problem, world, phase, error_type)
     return [value for _, value in told]  # type: ignore[misc]
 
@@ -58,9 +61,20 @@ def told_to_main(
 ) -> list[T]:
     """Run `work` on every rank and tell the main process what each got; others get an empty list. Errors as before."""
     value, problem = _tried(work)
-    told = world.to_main((failure_of(problem), value))
-    _settle(world.broadcast([failure for failure, _ in told]), problem, world, phase, error_type)
+    with _named(phase):
+        told = world.to_main((failure_of(problem), value))
+        failures = world.broadcast([failure for failure, _ in told])
+    _settle(failures, problem, world, phase, error_type)
     return [value for _, value in told]  # type: ignore[misc]
+
+
+@contextmanager
+def _named(phase: str) -> Iterator[None]:
+    """Say in which phase a rank was lost."""
+    try:
+        yield
+    except RankLostError as lost:
+        raise RankLostError(f"{phase} failed: {lost}", rank=lost.rank, phase=phase) from lost
 
 
 def _tried(work: Callable[[], T]) -> tuple[T | None, Exception | None]:

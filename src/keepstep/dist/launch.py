@@ -7,7 +7,9 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+from torch.distributed.rendezvous import rendezvous
 
+from keepstep.dist.generation import own_store
 
 
 TRAINING_TIMEOUT = timedelta(minutes=30)
@@ -39,7 +41,12 @@ def process_group() -> Iterator[torch.device]:
         yield device
         return
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-    dist.init_process_group(backend, timeout=TRAINING_TIMEOUT)
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True":
+        shared, rank, size = next(rendezvous("env://", timeout=TRAINING_TIMEOUT))
+        store = own_store(shared, rank, size, TRAINING_TIMEOUT)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TRAINING_TIMEOUT)
+    else:
+        dist.init_process_group(backend, timeout=TRAINING_TIMEOUT)
     try:
         yield device
     finally:

@@ -1,6 +1,8 @@
 """The ranks of a job, as far as checkpoints need them: meet, gather, broadcast. On the CPU, beside the training group."""
 
 import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Protocol, TypeVar
 
@@ -8,6 +10,8 @@ import torch.distributed as dist
 from torch.distributed.distributed_c10d import _get_default_store
 
 from keepstep.dist.mailbox import LocalMailbox, Mailbox, StoreMailbox
+from keepstep.dist.roll import LONGEST_SECONDS, is_silence, lost_text, who_is_lost
+from keepstep.errors import RankLostError
 
 T = TypeVar("T")
 # Ranks wait on this group while one of them exports or deletes; a rank that dies is noticed at once all the same.
@@ -68,35 +72,62 @@ class GroupWorld:
 
     It has a gloo group of its own: decisions and errors never travel over the training group, whose order of
     collectives belongs to the user, and they need no GPU.
+
+    Every method raises RankLostError where a rank does not answer within the timeout.
     """
 
     def __init__(self, timeout: timedelta = DEFAULT_TIMEOUT) -> None:
         self.rank = dist.get_rank()
         self.size = dist.get_world_size()
+        self._timeout = timeout.total_seconds()
         self._group = dist.new_group(backend="gloo", timeout=timeout)
         # Held, so that the server in the main process outlives the process group as long as a save is under way.
         self._store = _get_default_store()
+        self._meetings = 0
+        self._hosts: list[str] = []
+        self._hosts = self.gather(host_name())
 
     def gather(self, value: T) -> list[T]:
         values: list[Any] = [None] * self.size
-        dist.all_gather_object(values, value, group=self._group)
+        with self._meeting():
+            dist.all_gather_object(values, value, group=self._group)
         return values
 
     def broadcast(self, value: T) -> T:
         box = [value]
-        dist.broadcast_object_list(box, src=0, group=self._group)
+        with self._meeting():
+            dist.broadcast_object_list(box, src=0, group=self._group)
         return box[0]
 
     def to_main(self, value: T) -> list[T]:
         values: list[Any] | None = [None] * self.size if self.rank == 0 else None
-        dist.gather_object(value, values, dst=0, group=self._group)
+        with self._meeting():
+            dist.gather_object(value, values, dst=0, group=self._group)
         return values or []
 
     def from_main(self, values: list[T]) -> T:
         box: list[Any] = [None]
-        dist.scatter_object_list(box, values if self.rank == 0 else None, src=0, group=self._group)
+        with self._meeting():
+            dist.scatter_object_list(box, values if self.rank == 0 else None, src=0, group=self._group)
         own: T = box[0]
         return own
+
+    @contextmanager
+    def _meeting(self) -> Iterator[None]:
+        """Raises RankLostError where the network fails in the body."""
+        self._meetings += 1
+        try:
+            yield
+        except RuntimeError as error:  # all that gloo raises
+            if is_silence(str(error)):
+                seconds = min(LONGEST_SECONDS, self._timeout / 2)
+                missed = who_is_lost(self._store, self.rank, self.size, seconds)
+            else:
+                # Somebody has ended; the others are still at this meeting, and could not answer.
+                missed = [1 - self.rank] if self.size == 2 else []
+            text = lost_text(missed, self.rank, self._hosts, str(error))
+            rank = missed[0] if missed else 0
+            raise RankLostError(text, rank=rank, phase="meeting the other ranks") from error
 
     def mailbox(self, name: str) -> Mailbox:
         return StoreMailbox(self._store, name)

@@ -20,6 +20,7 @@ from keepstep.job.progress import progress_bar
 from keepstep.job.stop import leave_if_asked
 from keepstep.job.tracker import JsonlTracker
 from keepstep.plan.schedule import is_save_due
+from keepstep.storage.attempt_note import note_begin, note_step
 from keepstep.storage.ledger import LedgerFile
 
 logger = logging.getLogger("keepstep")
@@ -46,6 +47,7 @@ class TrainingLoop:
 
     def run(self, loader: Loader, start: int, checkpointer: Checkpointer) -> None:
         total = self._trainer.total_steps
+        note_begin(start)
         batches = iter(loader)
         self._parts.passes.train()
         logged, at = start, time.monotonic()
@@ -57,6 +59,8 @@ class TrainingLoop:
                 loss = self._step(batch)
                 note("loss", loss)
                 self._metrics.update(loss)
+                if step == start + 1:
+                    note_step(step)
                 self._note(step, loader, batch)
                 text = ""
                 if step % self._trainer.logging.period_steps == 0 or step == total:

@@ -3,11 +3,13 @@
 import contextlib
 import json
 import os
+import socket
 import time
 from pathlib import Path
 from typing import Any
 
 from keepstep.plan import layout
+from keepstep.plan.elastic import Launcher
 from keepstep.storage.local import make_folders, replace_text
 
 NAME = "exit.json"
@@ -27,7 +29,7 @@ def write_exit(folder: Path, outcome: str, code: int, **more: Any) -> None:
     """
     place = folder / layout.KEEPSTEP_FOLDER
     make_folders(place)
-    note = {"outcome": outcome, "code": code, **more, "launch": _launch(), "time": round(time.time(), 3)}
+    note = {"outcome": outcome, "code": code, **more, "time": round(time.time(), 3)}
     replace_text(place / NAME, json.dumps(note, indent=1) + "\n")
 
 
@@ -46,14 +48,22 @@ def forget_exit(folder: Path) -> None:
         (folder / layout.KEEPSTEP_FOLDER / NAME).unlink()
 
 
-def is_restart_after_stop(folder: Path) -> bool:
-    """Whether torch elastic has started this process again although the attempt before it ended by a stop request."""
-    restarts = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
-    if not restarts.isdecimal() or int(restarts) < 1:
-        return False
-    note = read_exit(folder)
-    return note.get("outcome") == "stopped" and note.get("launch") == _launch() is not None
+def this_launcher() -> Launcher | None:
+    """The agent of torch elastic that has started this process; None without one."""
+    run, restarts = os.environ.get("TORCHELASTIC_RUN_ID"), os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    if run is None or not restarts.isdecimal():
+        return None
+    # <folder of the agent>/attempt_<n>/<local rank>/error.json. The parent may be a script that was made for this rank.
+    parts = Path(os.environ.get("TORCHELASTIC_ERROR_FILE", "")).parents
+    agent = str(parts[2]) if len(parts) > 3 else f"process {os.getppid()}"
+    return Launcher(run, f"{socket.gethostname()}: {agent}", int(restarts))
 
 
-def _launch() -> str | None:
-    return os.environ.get("TORCHELASTIC_RUN_ID")
+def asked_to_stop(note: dict[str, Any]) -> list[Launcher]:
+    """Of a note about a stop: the agents of the ranks that got the signal."""
+    if note.get("outcome") != "stopped":
+        return []
+    try:
+        return [Launcher(str(one["run"]), str(one["agent"]), int(one["restarts"])) for one in note.get("asked", [])]
+    except (TypeError, KeyError, ValueError):
+        return []
