@@ -47,9 +47,14 @@ def free_ports(number: int) -> list[int]:
 
 
 class ObjectServer:
-    """Runs from `start` to `close`. `kill` and `start` again keep what was stored."""
+    """Runs from `start` to `close`. `kill` and `start` again keep what was stored.
 
-    def __init__(self) -> None:
+    Args:
+        core: the processor that it runs on; any where there is none.
+    """
+
+    def __init__(self, core: int | None = None) -> None:
+        self._prefix = [] if core is None else ["taskset", "--cpu-list", str(core)]
         self.folder = Path(tempfile.mkdtemp(prefix="keepstep-s3-"))
         self.port, *self._others = free_ports(4)
         self._process: subprocess.Popen[bytes] | None = None
@@ -80,6 +85,7 @@ class ObjectServer:
         assert program is not None
         master, volume, filer = self._others
         command = [
+            *self._prefix,
             *(program, "-logtostderr", "server", "-dir", str(self.folder), "-ip=127.0.0.1", "-ip.bind=127.0.0.1"),
             *("-volume.max=0", "-master.volumeSizeLimitMB=64", "-s3", f"-s3.config={self.folder / 's3.json'}"),
             *("-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.iam=false", "-master.telemetry=false"),

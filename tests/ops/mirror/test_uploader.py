@@ -12,7 +12,7 @@ from keepstep.storage.leases import held_steps, pin
 from keepstep.storage.stored import survey_store
 from keepstep.storage.stores.folder import FolderStore
 from keepstep.storage.stores.meter import Meter
-from tests.rig.checkpoints import write_checkpoint
+from tests.rig.folders import make_checkpoint
 
 
 class Rig:
@@ -49,7 +49,7 @@ def rig(tmp_path: Path) -> Rig:
 
 def test_what_is_committed_is_uploaded_and_is_whole_there(rig: Rig) -> None:
     for step in (5, 10):
-        write_checkpoint(rig.run, step)
+        make_checkpoint(rig.run, step)
     uploader = rig.uploader()
 
     assert rig.work(uploader) == [10, 5]
@@ -60,7 +60,7 @@ def test_what_is_committed_is_uploaded_and_is_whole_there(rig: Rig) -> None:
 
 
 def test_what_is_there_already_is_not_sent_again(rig: Rig) -> None:
-    write_checkpoint(rig.run, 5)
+    make_checkpoint(rig.run, 5)
     rig.work(rig.uploader())
     again = rig.uploader(attempt=2)
 
@@ -69,7 +69,7 @@ def test_what_is_there_already_is_not_sent_again(rig: Rig) -> None:
 
 
 def test_an_upload_that_was_cut_off_is_not_whole_and_goes_on(rig: Rig) -> None:
-    write_checkpoint(rig.run, 5)
+    make_checkpoint(rig.run, 5)
     left: list[int] = [1500]
 
     def cut(count: int) -> None:
@@ -89,7 +89,7 @@ def test_an_upload_that_was_cut_off_is_not_whole_and_goes_on(rig: Rig) -> None:
 
 @pytest.mark.parametrize("same_process", [True, False])
 def test_what_an_upload_left_that_will_not_go_on_is_cleared_away(rig: Rig, same_process: bool) -> None:
-    path = write_checkpoint(rig.run, 5)
+    path = make_checkpoint(rig.run, 5)
     uploader = rig.uploader()
     left: list[int] = [1500]
 
@@ -102,7 +102,7 @@ def test_what_an_upload_left_that_will_not_go_on_is_cleared_away(rig: Rig, same_
     with pytest.raises(ConnectionError):
         uploader.upload(Copy(5, 1))
     shutil.rmtree(path)
-    write_checkpoint(rig.run, 10)
+    make_checkpoint(rig.run, 10)
     assert rig.store.list("exp/save-5")
     if not same_process:
         uploader = rig.uploader()
@@ -113,7 +113,7 @@ def test_what_an_upload_left_that_will_not_go_on_is_cleared_away(rig: Rig, same_
 
 
 def test_a_damaged_checkpoint_is_never_uploaded_and_told_of_once(rig: Rig) -> None:
-    path = write_checkpoint(rig.run, 5)
+    path = make_checkpoint(rig.run, 5)
     shard = path / "__0_0.distcp"
     data = bytearray(shard.read_bytes())
     data[10] ^= 1
@@ -127,7 +127,7 @@ def test_a_damaged_checkpoint_is_never_uploaded_and_told_of_once(rig: Rig) -> No
 
 
 def test_a_checkpoint_that_goes_before_its_turn_is_given_up(rig: Rig) -> None:
-    path = write_checkpoint(rig.run, 5)
+    path = make_checkpoint(rig.run, 5)
     uploader = rig.uploader()
     due = uploader.due()
     shutil.rmtree(path)
@@ -139,7 +139,7 @@ def test_a_checkpoint_that_goes_before_its_turn_is_given_up(rig: Rig) -> None:
 
 
 def test_a_checkpoint_is_held_while_it_is_uploaded(rig: Rig) -> None:
-    write_checkpoint(rig.run, 5)
+    make_checkpoint(rig.run, 5)
     seen = []
     uploader = rig.uploader()
     uploader.meter = lambda: Meter(on_bytes=lambda count: seen.append(held_steps(rig.run)))
@@ -154,7 +154,7 @@ def test_retention_there_keeps_the_newest_and_what_is_pinned(rig: Rig) -> None:
     uploader = rig.uploader(num_to_keep=2)
     pin(rig.run, 5)
     for step in (5, 10, 15, 20):
-        write_checkpoint(rig.run, step)
+        make_checkpoint(rig.run, step)
         rig.work(uploader)
 
     assert rig.stored() == [5, 15, 20]
@@ -164,17 +164,17 @@ def test_retention_there_keeps_the_newest_and_what_is_pinned(rig: Rig) -> None:
 def test_only_what_is_far_enough_apart_goes_there_and_what_is_forced(rig: Rig) -> None:
     uploader = rig.uploader(period_steps=10)
     for step in (5, 10, 15, 18):
-        write_checkpoint(rig.run, step)
+        make_checkpoint(rig.run, step)
     uploader.forced.add(18)
 
     assert rig.work(uploader) == [18, 15, 5]
 
 
 def test_a_step_that_another_attempt_saves_again_takes_the_place_of_the_first(rig: Rig) -> None:
-    write_checkpoint(rig.run, 10, attempt=1)
+    make_checkpoint(rig.run, 10, attempt=1)
     rig.work(rig.uploader())
     shutil.rmtree(rig.run / "save-10")
-    write_checkpoint(rig.run, 10, attempt=2, content=b"another line")
+    make_checkpoint(rig.run, 10, attempt=2, size=50_000)
 
     assert rig.work(rig.uploader(attempt=2)) == [10]
     assert survey_store(rig.store, "exp").complete[0].manifest is not None
@@ -182,7 +182,7 @@ def test_a_step_that_another_attempt_saves_again_takes_the_place_of_the_first(ri
 
 
 def test_the_later_attempt_has_the_mirror(rig: Rig) -> None:
-    write_checkpoint(rig.run, 5)
+    make_checkpoint(rig.run, 5)
     first = rig.uploader(attempt=1, holder="process 1 on old-machine")
     second = rig.uploader(attempt=2, holder="process 9 on new-machine")
 

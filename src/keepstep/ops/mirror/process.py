@@ -25,6 +25,8 @@ from keepstep.storage.stores.meter import Meter
 from keepstep.storage.stores.opening import open_store
 
 _PARENT_SECONDS = 1.0
+# It takes what the job and its loaders leave.
+_NICE = 19
 # Progress is told of whenever so much more has been sent.
 _TOLD_BYTES = 8 * 1024 * 1024
 _telling = threading.Lock()
@@ -77,7 +79,7 @@ def tell(event: dict[str, Any]) -> None:
 
 def main() -> None:
     """Serve until the job says that no more comes and all is uploaded, or until it is gone."""
-    stand_back()  # before any other thread is there: they inherit it
+    stand_back(_NICE)  # before any other thread is there: they inherit it
     commands = Commands()
     told = commands.first
     address = parse_address(told["address"])
