@@ -1,4 +1,5 @@
 import os
+import uuid
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from keepstep.ops.listing import list_folder
 from keepstep.ops.mirror.listing import list_stored
 from tests.rig.faulty_proxy import FaultyProxy
 from tests.rig.folders import make_checkpoint
+from tests.rig.stored import store_checkpoints
 
 
 @pytest.fixture
@@ -55,3 +57,15 @@ def test_a_store_that_refuses_is_not_empty(proxy: FaultyProxy, s3: str) -> None:
     proxy.manners.answer = 403
     with pytest.raises(CouldNotLookError, match="cannot look for checkpoints in s3://"):
         list_stored(parse_address(f"{s3}/x"))
+
+
+def test_a_thousand_checkpoints_take_one_call_for_a_thousand_names(proxy: FaultyProxy, s3: str) -> None:
+    address = parse_address(f"{s3}/{uuid.uuid4().hex}")
+    store_checkpoints(address, 1000)
+    proxy.manners.requests.clear()
+    listed = list_stored(address)
+    assert [(c.step, c.condition) for c in listed.checkpoints] == [(step, "complete") for step in range(1, 1001)]
+    requests = [path for _, path in proxy.manners.requests]
+    pages = [path for path in requests if "list-type=2" in path]
+    assert 0 < len(pages) <= 3 * 5
+    assert [path for path in requests if path not in pages and "/manifest.json" not in path] == []

@@ -164,7 +164,7 @@ def _run_name(source: _Source, name: str | None) -> str:
             raise ConfigError(f"--as {name}: must work as the name of a run's folder")
         return name
     newest = source.folder / source.naming.checkpoint_name(max(source.manifests))
-    if read_record(newest).get("run", "") is None:
+    if source.naming is layout.NATIVE and read_record(newest).get("run", "") is None:
         raise ConfigError(
             f"{source.folder}: its checkpoints tell no name of a run. Give --no-name to put them right below the "
             "address, as the job's own mirror does, or --as NAME"
