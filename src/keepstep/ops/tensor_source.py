@@ -73,6 +73,7 @@ class Side:
         record: the run record of a checkpoint; None of an export, which has none.
         files: what the shards' `file` counts.
         items: by key. The tensors of an export are called `model.<name>`, as in a checkpoint.
+        is_far: whether each read waits for a network.
     """
 
     path: str
@@ -83,6 +84,7 @@ class Side:
     record: dict[str, Any] | None
     files: tuple[DataFile, ...]
     items: dict[str, Item]
+    is_far: bool = False
 
 
 def checkpoint_side(path: Path) -> Side:

@@ -1,5 +1,6 @@
 """A checkpoint on a mirror as one side of a comparison: indexes are read, and what parts of shards are asked for."""
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -31,7 +32,8 @@ def stored_side(address: Address) -> Side:
         raise CheckpointNotFoundError(f"{address}: no committed checkpoint ({problem}); see keepstep ls")
     if found.manifest is None or found.found.condition is not Condition.COMPLETE:
         raise DamagedCheckpointError(f"{address} cannot be compared: {problem}; see keepstep verify {address}")
-    return side_of(found.files, found.manifest, _record(found.files), partial(_locate, found.files))
+    side = side_of(found.files, found.manifest, _record(found.files), partial(_locate, found.files))
+    return replace(side, is_far=True)
 
 
 def _locate(files: StoredFiles, name: str, size: int, digests: Digests) -> DataFile:
