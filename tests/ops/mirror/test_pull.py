@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -22,6 +23,19 @@ from keepstep.storage.lock import acquire_lock
 acquire_lock(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()
+"""
+
+_KILLED = """
+import os, signal, sys
+from pathlib import Path
+from keepstep.config.address import parse_address
+from keepstep.ops.mirror.pull import pull
+from keepstep.storage.stores.folder import FolderStore
+if sys.argv[3] == "read":
+    FolderStore.read_into = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+else:
+    Path.rename = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+pull(parse_address(sys.argv[1]), Path(sys.argv[2]))
 """
 
 
@@ -135,6 +149,16 @@ def test_a_copy_that_breaks_off_leaves_nothing(mirror: Path, folder: Path, monke
     with pytest.raises(MirrorError, match="save-15 was not copied: the network is gone; nothing of it was left"):
         pull(at(mirror), folder)
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("place", ["read", "publish"])
+def test_one_that_is_killed_leaves_no_checkpoint_and_the_next_goes_on(mirror: Path, folder: Path, place: str) -> None:
+    script = [sys.executable, "-c", _KILLED, str(at(mirror)), str(folder), place]
+    assert subprocess.run(script, check=False, timeout=60).returncode == -signal.SIGKILL
+    assert [name for name in names(folder) if not name.startswith(".save-15.tmp-")] == []
+    assert [one.step for one in pull(at(mirror), folder).pulled] == [15]
+    assert contents(folder / "save-15") == contents(mirror / "save-15")
+    assert [name for name in names(folder) if ".tmp-" in name] == []
 
 
 def test_it_never_writes_under_a_job(mirror: Path, folder: Path) -> None:
