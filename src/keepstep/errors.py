@@ -99,6 +99,10 @@ class StopRequested(KeepstepError, RuntimeError):
     exit_code = 75
 
 
+class MirrorError(KeepstepError, OSError):
+    """Checkpoints could not all be copied to or from a mirror. The message says what is there and what is not."""
+
+
 class ExportError(KeepstepError, OSError):
     """An export could not be written, or is not what was meant. No folder that loads was left."""
 

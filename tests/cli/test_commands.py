@@ -77,7 +77,10 @@ def test_prune(run: Path) -> None:
 
 @pytest.mark.parametrize(
     "command",
-    ["train", "infer", "can-resume", "ls", "show", "diff", "convert", "verify", "prune", "adopt", "audit", "selftest"],
+    [
+        *("train", "infer", "can-resume", "ls", "show", "diff", "convert", "verify", "pull", "push", "prune", "adopt"),
+        *("audit", "selftest"),
+    ],
 )
 def test_every_command_has_help_with_an_example(command: str) -> None:
     done = keepstep(command, "--help")

@@ -113,14 +113,14 @@ def test_nothing_from_a_file_steers_the_terminal(tmp_path: Path) -> None:
 
 def test_errors_in_one_line(a: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", "from keepstep.cli.main import main; main()", "diff", str(a), "s3://b/save-1"],
+        [sys.executable, "-c", "from keepstep.cli.main import main; main()", "diff", str(a), "s3://b/checkpoint-1"],
         capture_output=True,
         text=True,
         check=False,
     )
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert "copy it to one first" in done.stderr
+    assert "keepstep pull s3://b/checkpoint-1 FOLDER" in done.stderr
     with pytest.raises(KeepstepError):
         app(["diff", str(a), str(a.parent)], standalone_mode=False)
 

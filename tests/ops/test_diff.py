@@ -319,8 +319,8 @@ def test_exports(tmp_path: Path) -> None:
 
 def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
     a = craft(tmp_path, 1, {"model.w": np.zeros(3)})
-    with pytest.raises(ConfigError, match="s3://bucket/save-1: only folders"):
-        diff(str(a), "s3://bucket/save-1")
+    with pytest.raises(ConfigError, match="keepstep pull s3://bucket/checkpoint-1 FOLDER"):
+        diff(str(a), "s3://bucket/checkpoint-1")
     for missing in (tmp_path, tmp_path / "save-9", tmp_path / "x.safetensors", a / "manifest.json"):
         with pytest.raises(CheckpointNotFoundError, match="give a save-<step> folder"):
             compared(a, missing)

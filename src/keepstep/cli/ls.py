@@ -6,12 +6,13 @@ from typing import Annotated
 import typer
 
 from keepstep.cli.output import human_size, print_json, printable, table
+from keepstep.cli.places import folder_of, place_of
 from keepstep.ops.lineage import Line, lines_in
-from keepstep.ops.listing import list_folder
+from keepstep.ops.listing import Listing, list_folder
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(help="A run's folder.")],
+    folder: Annotated[str, typer.Argument(help="A run's folder, or its address on a mirror.")],
     tree: Annotated[bool, typer.Option("--tree", help="Show which line of a run was begun from which.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
@@ -20,13 +21,13 @@ def command(
     Example: keepstep ls runs/checkpoints/stdlib-lm
     """
     if tree:
-        lines = lines_in(folder)
+        lines = lines_in(folder_of(folder, "lines are told of folders; leave --tree out, or pull the runs first"))
         if as_json:
             print_json(list(lines))
         for line in [] if as_json else lines:
             _print_tree(line)
         return
-    listing = list_folder(folder)
+    listing = _list(folder)
     if as_json:
         print_json(listing)
         return
@@ -44,11 +45,20 @@ def command(
         ]
         print(table(("STEP", "STATE", "SIZE", "RANKS", "CREATED", "PROBLEM"), rows))
     elif listing.runs:
-        print(f"no checkpoints in {folder} itself; runs with checkpoints: {', '.join(listing.runs)}")
+        print(f"no checkpoints in {listing.folder} itself; runs with checkpoints: {', '.join(listing.runs)}")
     else:
-        print(f"no checkpoints in {folder}")
+        print(f"no checkpoints in {listing.folder}")
     if listing.leftovers:
         print(f"left by saves that did not end: {', '.join(listing.leftovers)}")
+
+
+def _list(text: str) -> Listing:
+    place = place_of(text)
+    if isinstance(place, Path):
+        return list_folder(place)
+    from keepstep.ops.mirror.listing import list_stored
+
+    return list_stored(place)
 
 
 def _print_tree(line: Line, indent: str = "") -> None:

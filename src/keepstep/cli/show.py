@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from keepstep.cli.output import human_size, print_json, printable, table
+from keepstep.cli.places import place_of
 from keepstep.plan.guard_text import brief
 
 if TYPE_CHECKING:
@@ -29,20 +30,29 @@ _SHOWN_PARENTS = 5
 
 
 def command(
-    checkpoint: Annotated[Path, typer.Argument(help="A save-<step> or checkpoint-<step> folder.")],
+    checkpoint: Annotated[str, typer.Argument(help="A save-<step> or checkpoint-<step> folder, or its address.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Show one checkpoint.
 
     Example: keepstep show runs/checkpoints/stdlib-lm/save-400
     """
-    from keepstep.ops.show import show as describe
-
-    shown = describe(checkpoint)
+    shown = _look(checkpoint)
     if as_json:
         print_json(shown)
         return
     _print(shown)
+
+
+def _look(text: str) -> "Shown":
+    place = place_of(text)
+    if isinstance(place, Path):
+        from keepstep.ops.show import show as look
+
+        return look(place)
+    from keepstep.ops.mirror.showing import show_stored
+
+    return show_stored(place)
 
 
 def _print(shown: "Shown") -> None:

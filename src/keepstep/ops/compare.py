@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 # Bytes of each side that are read at once: together they stay in a core's cache.
 CHUNK = 256 * 1024
+# The same where each read waits for a network.
+FAR_CHUNK = 4 * 1024 * 1024
 # Rows of a shard that lie no further apart are read together with what is between them.
 _GAP = 32 * 1024
 # The end of an archive: signature, disks and entries, length and begin of its directory, length of a comment.
@@ -43,6 +45,7 @@ class Comparer:
     ) -> None:
         self._a, self._b, self._read_a, self._read_b = a, b, read_a, read_b
         self._on_bytes = on_bytes
+        self._chunk = FAR_CHUNK if a.is_far or b.is_far else CHUNK
         self._space: tuple[Raw, Raw] | None = None
 
     def same_by_digest(self, a: Item, b: Item) -> bool | None:
@@ -98,7 +101,7 @@ class Comparer:
         if self._space is None:
             import numpy as np  # here, so that a comparison by digests does not wait for NumPy
 
-            self._space = np.empty(CHUNK, np.uint8), np.empty(CHUNK, np.uint8)
+            self._space = np.empty(self._chunk, np.uint8), np.empty(self._chunk, np.uint8)
         return self._space
 
     def _straight(
@@ -106,8 +109,8 @@ class Comparer:
     ) -> "Iterator[tuple[Raw, Raw | None]]":
         """A range of bytes that lies in one piece on both sides."""
         space_a, space_b = self._buffers()
-        for at in range(begin, end, CHUNK):
-            count = min(CHUNK, end - at)
+        for at in range(begin, end, self._chunk):
+            count = min(self._chunk, end - at)
             self._read_a.read_into(x.file, x.data + at, space_a[:count].data)
             if not alone:
                 self._read_b.read_into(y.file, y.data + at, space_b[:count].data)
@@ -125,7 +128,7 @@ class Comparer:
                     f"{side.path}: shards of {reprlib.repr(item.kind.key)} overlap; see keepstep verify"
                 )
         for x, y in pairs(a.shards, b.shards):
-            for piece in pieces(x, y, gap=_GAP // element, longest=CHUNK // element):
+            for piece in pieces(x, y, gap=_GAP // element, longest=self._chunk // element):
                 size_a, size_b = piece.span_a * element, piece.span_b * element
                 self._read_a.read_into(x.file, x.data + piece.a * element, space_a[:size_a].data)
                 self._read_b.read_into(y.file, y.data + piece.b * element, space_b[:size_b].data)
@@ -140,8 +143,8 @@ class Comparer:
             return False
         longer, reader = (x, self._read_a) if size_a > common else (y, self._read_b)
         space, _ = self._buffers()
-        for at in range(common, max(size_a, size_b), CHUNK):
-            rest = space[: min(CHUNK, max(size_a, size_b) - at)]
+        for at in range(common, max(size_a, size_b), self._chunk):
+            rest = space[: min(self._chunk, max(size_a, size_b) - at)]
             reader.read_into(longer.file, longer.data + at, rest.data)
             if rest.any():
                 return False

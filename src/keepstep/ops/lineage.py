@@ -1,11 +1,13 @@
 """How checkpoints and lines of runs descend from each other."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from keepstep.errors import CouldNotLookError
 from keepstep.plan import layout
+from keepstep.plan.layout import Naming
 from keepstep.storage.lineage import Origin, read_origin
 from keepstep.storage.naming import naming_in
 from keepstep.storage.run_record import read_record
@@ -38,11 +40,26 @@ def ancestors(checkpoint: Path, step: int) -> tuple[str, ...]:
 
     One that was deleted since is the last that is known.
     """
+    naming, folder = layout.naming_of(checkpoint.name) or layout.NATIVE, checkpoint.parent
+    origin = read_origin(folder)
+    return follow(step, lambda one: read_record(folder / naming.checkpoint_name(one)), naming, origin, _LONGEST)
+
+
+def follow(
+    step: int, record_of: Callable[[int], dict[str, Any]], naming: Naming, origin: Origin | None, most: int
+) -> tuple[str, ...]:
+    """Go from parent to parent.
+
+    Args:
+        step: of the checkpoint to begin with.
+        record_of: the run record of the checkpoint of a step; empty where there is none.
+        naming: how checkpoints are called there.
+        origin: where the run's line was begun.
+        most: so many parents are looked for.
+    """
     found: list[str] = []
-    naming = layout.naming_of(checkpoint.name) or layout.NATIVE
-    origin = read_origin(checkpoint.parent)
-    while len(found) < _LONGEST:
-        parent = read_record(checkpoint.parent / naming.checkpoint_name(step)).get("parent_step")
+    while len(found) < most:
+        parent = record_of(step).get("parent_step")
         if not isinstance(parent, int) or not 0 <= parent < step:
             break
         if origin is not None and parent == origin.step:

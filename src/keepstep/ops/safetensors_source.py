@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from keepstep.errors import CheckpointNotFoundError, CouldNotLookError, DamagedCheckpointError
-from keepstep.ops.tensor_source import DataFile, Item, Side
+from keepstep.ops.tensor_source import DataFile, Item, Side, local_file
 from keepstep.plan import layout
 from keepstep.plan.difference import Kind
 from keepstep.plan.evidence import Digests
@@ -57,7 +57,7 @@ def safetensors_side(path: Path) -> Side:
                 items[key] = _item(key, fields, len(files), begin, size - begin)
             except _HeaderError as error:
                 raise DamagedCheckpointError(f"{file}: {reprlib.repr(name)} {error}; write the export anew") from None
-        files.append(DataFile(file, size, Digests(b"", 1, 1)))
+        files.append(local_file(file, size, Digests(b"", 1, 1)))
     # A name that was left out because its tensor is written under another one.
     for name, kept in notes.items():
         item = items.get(_PREFIX + kept)

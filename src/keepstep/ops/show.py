@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,13 +12,17 @@ from keepstep.ops.found import is_trainers, open_checkpoint
 from keepstep.ops.lineage import ancestors
 from keepstep.ops.safetensors_source import is_export, safetensors_side
 from keepstep.ops.trainer_state import TrainerFacts, trainer_facts
+from keepstep.plan.difference import Kind
 from keepstep.plan.manifest import Manifest
+from keepstep.plan.resume import Found
 from keepstep.plan.trainer_files import sort_out
+from keepstep.storage.files import Files, LocalFiles
 from keepstep.storage.index import MAX_INDEX, IndexedFile, IndexFormatError, from_bytes
-from keepstep.storage.plain import NotPlainError, read_plain
+from keepstep.storage.plain import NotPlainError
 from keepstep.storage.run_record import read_record
 
 _LARGEST = 10
+_INDEXES = "__*.index"
 
 
 @dataclass(frozen=True)
@@ -63,14 +68,44 @@ class Shown:
 def show(path: Path) -> Shown:
     """Describe one checkpoint."""
     found = open_checkpoint(path)
-    manifest = found.manifest
-    parts, tensors = _of_a_trainer(path, found.manifest) if is_trainers(path) else _indexed(path)
+    is_a_trainers, indexes = is_trainers(path), [file.name for file in path.glob(_INDEXES)]
+    return describe(
+        str(path),
+        found.found,
+        found.manifest,
+        _of_a_trainer(path, found.manifest) if is_a_trainers else indexed(LocalFiles(path), indexes),
+        read_record(path),
+        ancestors(path.absolute(), found.found.step),
+        trainer_facts(path, _names(path, found.manifest)) if is_a_trainers else None,
+    )
+
+
+def describe(
+    place: str,
+    found: Found,
+    manifest: Manifest | None,
+    content: tuple[tuple[Part, ...], list[Tensor]],
+    record: dict[str, Any],
+    parents: tuple[str, ...],
+    trainer: TrainerFacts | None = None,
+) -> Shown:
+    """What is told of a checkpoint, wherever it lies.
+
+    Args:
+        place: path or address.
+        found, manifest: what it is.
+        content: its parts and tensors.
+        record: its run record.
+        parents: newest first.
+        trainer: what a Trainer's own files tell.
+    """
+    parts, tensors = content
     model = [t for t in tensors if t.key.startswith("model.")]
     return Shown(
-        path=str(path),
-        step=found.found.step,
-        condition=found.found.condition.value,
-        problem=found.found.problem,
+        path=place,
+        step=found.step,
+        condition=found.condition.value,
+        problem=found.problem,
         size=manifest.size if manifest else None,
         world_size=manifest.world_size if manifest else None,
         attempt=manifest.attempt if manifest else None,
@@ -79,29 +114,39 @@ def show(path: Path) -> Shown:
         parameters=sum(math.prod(t.shape) for t in model),
         dtypes=dict(Counter(t.dtype for t in tensors)),
         largest=tuple(sorted(tensors, key=lambda t: -t.size)[:_LARGEST]),
-        record=read_record(path),
-        parents=ancestors(path.absolute(), found.found.step),
-        trainer=trainer_facts(path, _names(path, found.manifest)) if is_trainers(path) else None,
+        record=record,
+        parents=parents,
+        trainer=trainer,
     )
 
 
-def _indexed(path: Path) -> tuple[tuple[Part, ...], list[Tensor]]:
-    items = [item for file in _indexes(path) for item in file.items]
+def indexed(files: Files, names: Collection[str]) -> tuple[tuple[Part, ...], list[Tensor]]:
+    """Parts and tensors by the indexes of these names. Those that are not readable are left out."""
+    items = [item for file in _indexes(files, names) for item in file.items]
     tensors = [Tensor(i.key, i.dtype, i.shape, i.length) for i in items if i.dtype]
     return _parts([(item.key.split(".", 1)[0], item.length) for item in items]), tensors
 
 
 def _of_a_trainer(path: Path, manifest: Manifest | None) -> tuple[tuple[Part, ...], list[Tensor]]:
     """Tensors by the headers of safetensors files; other state by its files."""
-    names = _names(path, manifest)
-    held = sort_out(names)
-    kinds = []
+    names, kinds = _names(path, manifest), []
     if is_export(path):
         try:
             kinds = [item.kind for item in safetensors_side(path).items.values()]
         except (DamagedCheckpointError, CheckpointNotFoundError):
             kinds = []  # `verify` is the command that judges
-    parts = [("model", kind.size) for kind in kinds]
+    return trainer_parts(names, kinds), [Tensor(kind.key, kind.dtype, kind.shape, kind.size) for kind in kinds]
+
+
+def trainer_parts(names: Mapping[str, int], kinds: Collection[Kind] = ()) -> tuple[Part, ...]:
+    """What a Trainer's checkpoint holds.
+
+    Args:
+        names: its files and their sizes.
+        kinds: the tensors of its weights; where they are not known, the files of weights stand for them.
+    """
+    held = sort_out(names)
+    found = [("model", kind.size) for kind in kinds]
     for component, files in (
         ("model", () if kinds else (*held.weights, *held.adapters)),
         ("optimizer", held.optimizer),
@@ -109,8 +154,8 @@ def _of_a_trainer(path: Path, manifest: Manifest | None) -> tuple[tuple[Part, ..
         ("scaler", held.scaler),
         ("rng", held.rng),
     ):
-        parts += [(component, names[name]) for name in files]
-    return _parts(parts), [Tensor(kind.key, kind.dtype, kind.shape, kind.size) for kind in kinds]
+        found += [(component, names[name]) for name in files]
+    return _parts(found)
 
 
 def _names(path: Path, manifest: Manifest | None) -> dict[str, int]:
@@ -133,11 +178,11 @@ def _parts(found: list[tuple[str, int]]) -> tuple[Part, ...]:
     return tuple(Part(name, count[name], size[name]) for name in sorted(count))
 
 
-def _indexes(path: Path) -> list[IndexedFile]:
-    files: list[IndexedFile] = []
-    for index in sorted(path.glob("__*.index")):
+def _indexes(files: Files, names: Collection[str]) -> list[IndexedFile]:
+    found: list[IndexedFile] = []
+    for name in sorted(names):
         try:
-            files += from_bytes(read_plain(index, MAX_INDEX))
+            found += from_bytes(files.read(name, MAX_INDEX))
         except (IndexFormatError, NotPlainError, FileNotFoundError):
             continue  # `verify` is the command that judges
-    return files
+    return found

@@ -2,8 +2,9 @@
 
 import math
 import reprlib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,18 +16,34 @@ from keepstep.plan.manifest import Manifest
 from keepstep.plan.pieces import Shard
 from keepstep.plan.resume import Condition
 from keepstep.storage.digest import BLOCK_SIZE, DIGEST_SIZE, digest_of_blocks, digest_of_bytes
+from keepstep.storage.files import Files, LocalFiles, OpenFile, open_local
 from keepstep.storage.index import ELEMENT_SIZES, MAX_INDEX, IndexedFile, IndexFormatError, IndexItem, from_bytes
-from keepstep.storage.plain import NotPlainError, read_plain
+from keepstep.storage.plain import NotPlainError
 from keepstep.storage.run_record import read_record
 
 
 @dataclass(frozen=True)
 class DataFile:
-    """A file that holds tensors: its size in bytes, and the digests of its blocks where there are some."""
+    """A file that holds tensors.
 
-    path: Path
+    Attributes:
+        name: of the file.
+        path: where it lies, for people.
+        size: bytes.
+        digests: of its blocks, where there are some.
+        open: opens it. Raises NotPlainError or OSError.
+    """
+
+    name: str
+    path: str
     size: int
     digests: Digests
+    open: Callable[[], OpenFile] = field(compare=False)
+
+
+def local_file(path: Path, size: int, digests: Digests) -> DataFile:
+    """A file of this machine."""
+    return DataFile(path.name, str(path), size, digests, partial(open_local, path))
 
 
 @dataclass(frozen=True)
@@ -56,6 +73,7 @@ class Side:
         record: the run record of a checkpoint; None of an export, which has none.
         files: what the shards' `file` counts.
         items: by key. The tensors of an export are called `model.<name>`, as in a checkpoint.
+        is_far: whether each read waits for a network.
     """
 
     path: str
@@ -66,6 +84,7 @@ class Side:
     record: dict[str, Any] | None
     files: tuple[DataFile, ...]
     items: dict[str, Item]
+    is_far: bool = False
 
 
 def checkpoint_side(path: Path) -> Side:
@@ -77,21 +96,42 @@ def checkpoint_side(path: Path) -> Side:
         CouldNotLookError: it cannot be read.
     """
     manifest = committed(path)
+
+    def locate(name: str, size: int, digests: Digests) -> DataFile:
+        return local_file(path / name, size, digests)
+
+    return side_of(LocalFiles(path), manifest, read_record(path), locate)
+
+
+def side_of(
+    files: Files,
+    manifest: Manifest,
+    record: dict[str, Any],
+    locate: Callable[[str, int, Digests], DataFile],
+) -> Side:
+    """Look into a checkpoint, wherever it lies: its indexes are read.
+
+    Args:
+        files: the checkpoint. `str` of it is what a person is told.
+        manifest, record: its own.
+        locate: the file of a name, size and digests.
+
+    Raises as `checkpoint_side`.
+    """
     indexes = [
-        file for name in sorted(manifest.files) if name.endswith(".index") for file in _index(path, manifest, name)
+        file for name in sorted(manifest.files) if name.endswith(".index") for file in _index(files, manifest, name)
     ]
     if len({file.name for file in indexes}) != len(indexes):
-        raise DamagedCheckpointError(f"{path} is damaged: two of its indexes list the same file")
-    files = tuple(DataFile(path / f.name, f.size, Digests(f.digests, BLOCK_SIZE, DIGEST_SIZE)) for f in indexes)
+        raise DamagedCheckpointError(f"{files} is damaged: two of its indexes list the same file")
     return Side(
-        path=str(path),
+        path=str(files),
         form="checkpoint",
         step=manifest.step,
         world_size=manifest.world_size,
         size=manifest.size,
-        record=read_record(path),
-        files=files,
-        items=_items(path, indexes),
+        record=record,
+        files=tuple(locate(f.name, f.size, Digests(f.digests, BLOCK_SIZE, DIGEST_SIZE)) for f in indexes),
+        items=_items(str(files), indexes),
     )
 
 
@@ -105,22 +145,22 @@ def committed(path: Path) -> Manifest:
     return found.manifest
 
 
-def _index(path: Path, manifest: Manifest, name: str) -> list[IndexedFile]:
+def _index(files: Files, manifest: Manifest, name: str) -> list[IndexedFile]:
     """The shard files of one rank. Its digests stand for the bytes, so they must be the manifest's."""
     record, problem = manifest.files[name], "its content has changed"
     try:
-        data = read_plain(path / name, min(record.size, MAX_INDEX))
+        data = files.read(name, min(record.size, MAX_INDEX))
         if len(data) == record.size and digest_of_bytes(data) == record.digest:
-            files = from_bytes(data)
-            wrong = [file.name for file in files if not _agrees(file, manifest)]
+            found = from_bytes(data)
+            wrong = [file.name for file in found if not _agrees(file, manifest)]
             if not wrong:
-                return files
+                return found
             problem = f"what it says of {wrong[0]} is not what the manifest says"
     except (NotPlainError, IndexFormatError, FileNotFoundError) as error:
         problem = str(error)
     except OSError as error:
-        raise CouldNotLookError(f"cannot read {path / name}: {error}") from error
-    raise DamagedCheckpointError(f"{path} is damaged: {name}: {problem}; see keepstep verify {path}")
+        raise CouldNotLookError(f"cannot read {files}/{name}: {error}") from error
+    raise DamagedCheckpointError(f"{files} is damaged: {name}: {problem}; see keepstep verify {files}")
 
 
 def _agrees(file: IndexedFile, manifest: Manifest) -> bool:
@@ -128,7 +168,7 @@ def _agrees(file: IndexedFile, manifest: Manifest) -> bool:
     return record is not None and (file.size, digest_of_blocks(file.digests)) == (record.size, record.digest)
 
 
-def _items(path: Path, indexes: Sequence[IndexedFile]) -> dict[str, Item]:
+def _items(path: str, indexes: Sequence[IndexedFile]) -> dict[str, Item]:
     places: dict[str, list[tuple[int, IndexItem]]] = {}
     for number, file in enumerate(indexes):
         for one in file.items:

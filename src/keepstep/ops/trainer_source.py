@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from keepstep.ops.safetensors_source import is_export, safetensors_side
-from keepstep.ops.tensor_source import DataFile, Item, Side, committed
+from keepstep.ops.tensor_source import DataFile, Item, Side, committed, local_file
 from keepstep.plan import layout
 from keepstep.plan.difference import Kind
 from keepstep.plan.evidence import Digests
@@ -31,12 +31,12 @@ def trainer_side(path: Path) -> Side:
     manifest = committed(path)
     weights = safetensors_side(path) if is_export(path) else None
     files, items = _weights(path, manifest, weights)
-    known = {file.path.name for file in files} | {layout.RUN_RECORD, INDEX_FILE}
+    known = {file.name for file in files} | {layout.RUN_RECORD, INDEX_FILE}
     for name in sorted(manifest.files.keys() - known):
         record = manifest.files[name]
         shard = Shard((0,), (record.size,), len(files), 0)
         items[name] = Item(Kind(name, FILE, (record.size,), record.size), 1, (shard,))
-        files.append(DataFile(path / name, record.size, _digests(record)))
+        files.append(local_file(path / name, record.size, _digests(record)))
     return Side(
         path=str(path),
         form="checkpoint",
@@ -55,10 +55,10 @@ def _weights(path: Path, manifest: Manifest, side: Side | None) -> tuple[list[Da
         return [], {}
     files = []
     for file in side.files:
-        record = manifest.files.get(file.path.name)
+        record = manifest.files.get(file.name)
         digests = _digests(record) if record is not None and record.size == file.size else Digests(b"", 1, 1)
         files.append(replace(file, digests=digests))
-    theirs = {number for number, file in enumerate(files) if file.path.name in manifest.files}
+    theirs = {number for number, file in enumerate(files) if file.name in manifest.files}
     return files, {key: item for key, item in side.items.items() if item.shards[0].file in theirs}
 
 

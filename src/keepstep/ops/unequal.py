@@ -19,6 +19,7 @@ Pair = tuple[Item, Item]
 Found = tuple[Item, "ValueDifference | None"]
 
 _THREADS = 4
+_FAR_THREADS = 8
 # Bytes of items that one thread takes at a time, with buffers and files of its own.
 _BATCH = 16 * 1024 * 1024
 
@@ -67,7 +68,8 @@ def find_unequal(a: Side, b: Side, both: Sequence[Pair], *, values: bool, watch:
                 unequal.append((x, None))
             on_bytes(x.kind.size)
     if left:
-        run_on(min(_THREADS, max(2, os.cpu_count() or 1)), _batches(left), work)
+        is_far = a.is_far or b.is_far
+        run_on(_FAR_THREADS if is_far else min(_THREADS, max(2, os.cpu_count() or 1)), _batches(left), work)
     return unequal, read
 
 

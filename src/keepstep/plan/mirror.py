@@ -89,6 +89,42 @@ def due_uploads(
     return tuple(copy for copy in reversed(due) if copy in remaining)
 
 
+@dataclass(frozen=True)
+class PushPlan:
+    """What is uploaded by hand.
+
+    Attributes:
+        due: in that order, the newest first.
+        present: on the mirror already.
+        refused: what the mirror has in place of local ones, of a later attempt.
+    """
+
+    due: tuple[Copy, ...]
+    present: tuple[Copy, ...]
+    refused: tuple[Copy, ...]
+
+
+def plan_pushes(local: Collection[Copy], mirrored: Collection[Copy], same: Collection[int]) -> PushPlan:
+    """Decide what is uploaded by hand. What a later attempt has saved there under a step is of another line of the run,
+    and is not replaced; what an earlier one has saved is.
+
+    Args:
+        local: what is to be on the mirror.
+        mirrored: complete checkpoints there.
+        same: steps of which both sides have the very same checkpoint.
+    """
+    there = {copy.step: copy for copy in sorted(mirrored)}
+    ordered = sorted(set(local), reverse=True)
+    other = [copy for copy in ordered if copy.step not in same]
+    refused = [there[c.step] for c in other if c.step in there and there[c.step].attempt > c.attempt]
+    steps = {copy.step for copy in refused}
+    return PushPlan(
+        tuple(copy for copy in other if copy.step not in steps),
+        tuple(copy for copy in ordered if copy.step in same),
+        tuple(refused),
+    )
+
+
 def waiting(
     due: Sequence[Copy], mirrored: Collection[Copy], num_to_keep: int | None, most: int, *, require: bool
 ) -> tuple[frozenset[int], tuple[int, ...]]:

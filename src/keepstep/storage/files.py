@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Protocol
 
 from keepstep.storage.part import read_fully
-from keepstep.storage.plain import read_plain
+from keepstep.storage.plain import open_plain, read_plain
 from keepstep.storage.reread import read_past_cache
 
 
@@ -65,13 +65,18 @@ class LocalFiles:
         return read_past_cache(self._path / name, 0, size)
 
     def open(self, name: str) -> OpenFile:
-        return _LocalFile(self._path / name)
+        path = self._path / name
+        return _LocalFile(path, os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW))
+
+
+def open_local(path: Path) -> OpenFile:
+    """Open a file that anybody may have put there. Raises as `open_plain`."""
+    return _LocalFile(path, open_plain(path))
 
 
 class _LocalFile:
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self._path, self._descriptor = path, descriptor
 
     def read_into(self, offset: int, target: memoryview) -> None:
         read_fully(self._descriptor, offset, target)

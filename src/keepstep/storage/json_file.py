@@ -13,7 +13,15 @@ _MOST = 512 * 1024 * 1024
 def read_json(path: Path) -> dict[str, Any]:
     """The JSON object in a plain file; empty where there is none that is readable."""
     try:
-        found = json.loads(read_plain(path, _MOST))
-    except (OSError, NotPlainError, ValueError, RecursionError):
+        return parse_json(read_plain(path, _MOST))
+    except (OSError, NotPlainError):
+        return {}
+
+
+def parse_json(data: bytes) -> dict[str, Any]:
+    """A JSON object from its bytes; empty where they are none."""
+    try:
+        found = json.loads(data)
+    except (ValueError, RecursionError):
         return {}
     return found if isinstance(found, dict) else {}

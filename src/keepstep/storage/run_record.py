@@ -10,7 +10,7 @@ from keepstep.storage.digest import digest_of_bytes
 from keepstep.storage.plain import NotPlainError, read_plain
 from keepstep.storage.survey import inspect
 
-_MAX_RECORD = 64 * 1024 * 1024
+MAX_RECORD = 64 * 1024 * 1024
 
 
 def read_true_record(checkpoint: Path) -> dict[str, Any]:
@@ -18,7 +18,7 @@ def read_true_record(checkpoint: Path) -> dict[str, Any]:
     manifest = inspect(checkpoint, layout.any_step_of(checkpoint.name) or 0).manifest
     record = manifest.files.get(layout.RUN_RECORD) if manifest else None
     try:
-        data = read_plain(f"{checkpoint}{os.sep}{layout.RUN_RECORD}", _MAX_RECORD)
+        data = read_plain(f"{checkpoint}{os.sep}{layout.RUN_RECORD}", MAX_RECORD)
     except (OSError, NotPlainError):
         return {}
     return parse_record(data) if record is not None and digest_of_bytes(data) == record.digest else {}
@@ -27,7 +27,7 @@ def read_true_record(checkpoint: Path) -> dict[str, Any]:
 def read_record(checkpoint: Path) -> dict[str, Any]:
     """A checkpoint's run record; empty when it is missing, damaged or no plain file."""
     try:
-        return parse_record(read_plain(f"{checkpoint}{os.sep}{layout.RUN_RECORD}", _MAX_RECORD))
+        return parse_record(read_plain(f"{checkpoint}{os.sep}{layout.RUN_RECORD}", MAX_RECORD))
     except (OSError, NotPlainError):
         return {}
 

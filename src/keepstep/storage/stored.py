@@ -157,7 +157,10 @@ def open_by_manifest(store: Store) -> StoredCheckpoint:
     files = StoredFiles(store, "")
     manifest, problem, condition = _read_manifest(files)
     sizes = {name: record.size for name, record in manifest.files.items()} if manifest else {}
-    step = layout.any_step_of(files.name) or (manifest.step if manifest else 0)
+    named = layout.any_step_of(files.name)
+    step = named if named is not None else (manifest.step if manifest else 0)
+    if manifest is not None:
+        condition, problem = judge(manifest, step, sizes)
     return StoredCheckpoint(files, Found(step, condition, problem), manifest, sizes)
 
 

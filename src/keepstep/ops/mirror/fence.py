@@ -72,3 +72,9 @@ def attempts_in(names: Iterable[str]) -> list[int]:
     """Numbers of attempts in names below the folder of the notes."""
     found = (name.partition("/")[0] for name in names)
     return sorted({int(one) for one in found if one.isdecimal() and one.isascii()})
+
+
+def highest_attempt(notes: Iterable[str]) -> int:
+    """The highest attempt that is noted, by names below `.keepstep`; 0 without one."""
+    head = f"{_FOLDER.rpartition('/')[2]}/"
+    return max(attempts_in(one.removeprefix(head) for one in notes if one.startswith(head)), default=0)

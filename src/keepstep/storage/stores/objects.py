@@ -1,5 +1,4 @@
-"""Object stores: S3, Google Cloud Storage, Azure, and plain HTTP for reading. There is no rename here, so what is
-uploaded last is the commit."""
+"""Object stores: S3, Google Cloud Storage, Azure. There is no rename here, so what is uploaded last is the commit."""
 
 import errno
 import re

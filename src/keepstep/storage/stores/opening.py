@@ -30,6 +30,10 @@ def open_store(address: Address) -> Store:
         from keepstep.storage.stores.hub import open_hub
 
         return open_hub(address)
+    if address.is_read_only:
+        from keepstep.storage.stores.web import WebStore
+
+        return WebStore(address)
     return _objects(address)
 
 
@@ -40,15 +44,14 @@ def _objects(address: Address) -> Store:
 
     from keepstep.storage.stores.objects import CLIENT, RETRIES, ObjectsStore, safe_text
 
-    url = f"{address}?{address.query}" if address.query else str(address)
     options: dict[str, Any] = {"client_options": dict(CLIENT), "retry_config": RETRIES}
-    # Without TLS only where somebody says so, in the address or as the clients of these stores are told it.
+    # Without TLS only where somebody says so, as the clients of these stores are told it.
     allowed = (os.environ.get(f"{name}_ALLOW_HTTP", "") for name in ("AWS", "GOOGLE", "AZURE"))
-    options["client_options"]["allow_http"] = address.scheme == "http" or any(one.lower() in _YES for one in allowed)
+    options["client_options"]["allow_http"] = any(one.lower() in _YES for one in allowed)
     if address.scheme == "s3" and (provider := _profile_credentials()) is not None:
         options["credential_provider"] = provider
     try:
-        store: ObjectStore = from_url(url, **options)
+        store: ObjectStore = from_url(str(address), **options)
     except (BaseError, ValueError) as error:
         raise ConfigError(f"{address}: {safe_text(error)}") from None  # its own text may show what is secret
     return ObjectsStore(store, str(address), tags_are_md5=address.scheme == "s3")
