@@ -8,12 +8,13 @@ from typing import Any
 import torch
 
 from keepstep.checkpoint.fork import find_line
-from keepstep.checkpoint.resume import look, refuse
+from keepstep.checkpoint.mirrors.run_mirrors import RunMirrors
+from keepstep.checkpoint.resume import Elsewhere, look, refuse
 from keepstep.config.job import JobConfig
 from keepstep.config.load import parse_job
 from keepstep.config.training import InferenceConfig, TrainerConfig
 from keepstep.dcp.reader import read_trees
-from keepstep.dcp.source import DamageFoundError, open_source
+from keepstep.dcp.source import DamageFoundError, Source, open_source
 from keepstep.dist.world import SingleWorld
 from keepstep.errors import ConfigError, DamagedCheckpointError, GuardRefusedError, KeepstepError, RunInUseError
 from keepstep.export.weights import check_target, is_exported
@@ -96,9 +97,15 @@ def can_resume(config: JobConfig, ranks: int, asked: Asked = NOTHING) -> Outlook
             raise ConfigError("--from: an inference job has one line only")
         line = find_line(folder, asked.from_step, _PlannedWorld(ranks))
         folder, line = (line.folder, None) if line.is_begun else (folder, line)
-    decision = look(folder, _PlannedWorld(ranks), line.fork.step if line else None)
     try:
-        refuse(folder, decision)
+        # Nothing may be written, so what only a mirror has is looked at where it lies.
+        brought = () if line is not None else _mirrors(config, folder, ranks).bring(None)
+        decision = look(folder, _PlannedWorld(ranks), line.fork.step if line else None)
+    except KeepstepError as error:
+        return Outlook("failed", error.exit_code, str(folder), problem=str(error))
+    try:
+        if not brought:
+            refuse(folder, decision)
         if _section(config).checkpointing.on_damage == "stop" and decision.damaged:
             worst = decision.damaged[0]
             raise DamagedCheckpointError(f"{folder / layout.checkpoint_name(worst.step)} is damaged: {worst.problem}")
@@ -108,15 +115,19 @@ def can_resume(config: JobConfig, ranks: int, asked: Asked = NOTHING) -> Outlook
     notes = [f"save-{found.step} is passed over: {found.problem}" for found in decision.ignored]
     if line is not None:
         notes.append(f"another line of the run is begun: {line.folder}; later checkpoints stay where they are")
-    if (over := _completed(config, folder, decision, notes)) is not None:
+    if brought:
+        notes.append(f"step {brought[0].step} is fetched from {brought[0].where}")
+    elif (over := _completed(config, folder, decision, notes)) is not None:
         return over
     # Another line has a folder of its own, which nobody holds.
     claim, holder = look_at_lock(folder) if line is None else (Claim.GONE, "")
     if claim is Claim.UNKNOWN:
         notes.append(f"{holder} may hold the folder: the start waits for a sign of life of it")
-    job = _Job(config, folder, ranks, asked, is_resumed=decision.start is Start.RESUME)
+    job = _Job(config, folder, ranks, asked, is_resumed=bool(brought) or decision.start is Start.RESUME)
     found = job.fresh(decision.reason, notes)
-    if decision.start is Start.RESUME:
+    if brought:
+        found = job.elsewhere(brought, notes)
+    elif decision.start is Start.RESUME:
         found = job.at(decision.candidates, decision.reason, notes)
     if claim is Claim.HELD and found.exit_code == 0 and found.outcome != "complete":
         code, problem = RunInUseError.exit_code, f"{folder} is in use by {holder}"
@@ -136,6 +147,11 @@ def _completed(config: JobConfig, folder: Path, decision: ResumeDecision, notes:
         notes = [*notes, f"the export {target} is missing, and is made"]
     step = decision.candidates[0]
     return Outlook("complete", 0, str(folder), str(checkpoint), step, decision.reason, tuple(notes), remaining_steps=0)
+
+
+def _mirrors(config: JobConfig, folder: Path, ranks: int) -> RunMirrors:
+    name = folder.name if config.trainer is not None else ""
+    return RunMirrors(_section(config).checkpointing.mirror, folder, name, _PlannedWorld(ranks))
 
 
 def _section(config: JobConfig) -> TrainerConfig | InferenceConfig:
@@ -182,13 +198,37 @@ class _Job:
             except DamagedCheckpointError as error:
                 found.append(f"{error}; the checkpoint before it would be taken")
                 continue
-            return self._from(checkpoint, step, samples, reason, found)
+            return self._from(str(checkpoint), read_record(checkpoint), step, samples, reason, found)
+        return self._damaged(reason, found)
+
+    def elsewhere(self, brought: Sequence[Elsewhere], notes: Sequence[str]) -> Outlook:
+        """It would go on from the first of these that can be read, on a mirror."""
+        found, reason = list(notes), "a mirror has a newer checkpoint than the folder"
+        for one in brought:
+            self._identity.know(one.step, one.where, one.record)
+            try:
+                with Source(one.files(), one.manifest) as source:
+                    samples = _position_in(source)
+            except DamageFoundError as error:
+                found.append(f"{one.where} is damaged: {error}; the checkpoint before it would be taken")
+                continue
+            return self._from(one.where, dict(one.record), one.step, samples, reason, found)
+        return self._damaged(reason, found)
+
+    def _damaged(self, reason: str, found: Sequence[str]) -> Outlook:
         problem = "; ".join(found)
         code = DamagedCheckpointError.exit_code
         return Outlook("damaged", code, str(self._folder), reason=reason, notes=tuple(found), problem=problem)
 
-    def _from(self, checkpoint: Path, step: int, samples: int | None, reason: str, notes: Sequence[str]) -> Outlook:
-        record = read_record(checkpoint)
+    def _from(
+        self,
+        checkpoint: str,
+        record: dict[str, Any],
+        step: int,
+        samples: int | None,
+        reason: str,
+        notes: Sequence[str],
+    ) -> Outlook:
         left = self._steps_left(step, samples)
         data = None
         if samples is not None and self._length:
@@ -204,7 +244,7 @@ class _Job:
             "complete" if is_over else "resume",
             0,
             str(self._folder),
-            str(checkpoint),
+            checkpoint,
             step,
             reason,
             tuple(notes),
@@ -215,7 +255,7 @@ class _Job:
         )
         if not refused(findings):
             return outlook
-        problem = refusal(str(checkpoint), findings)
+        problem = refusal(checkpoint, findings)
         return replace(outlook, outcome="refused", exit_code=GuardRefusedError.exit_code, problem=problem)
 
     def _steps_left(self, step: int, samples: int | None) -> int | None:
@@ -235,12 +275,17 @@ def _check_record(checkpoint: Path) -> None:
 def _position(checkpoint: Path) -> int | None:
     """The samples that were consumed; None where a checkpoint does not say it. Raises DamagedCheckpointError."""
     with open_source(checkpoint) as source:
-        if _POSITION not in source.stored():
-            return None
         try:
-            value = read_trees(source, [_POSITION])[_POSITION]
+            return _position_in(source)
         except DamageFoundError as error:
             raise DamagedCheckpointError(f"{checkpoint} is damaged: {error}") from error
+
+
+def _position_in(source: Source) -> int | None:
+    """The same of an open checkpoint. Raises DamageFoundError."""
+    if _POSITION not in source.stored():
+        return None
+    value = read_trees(source, [_POSITION])[_POSITION]
     return value if isinstance(value, int) and value >= 0 else None
 
 
