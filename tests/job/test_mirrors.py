@@ -57,7 +57,7 @@ def test_a_training_goes_on_on_an_empty_disk(tmp_path: Path, fetch: str) -> None
 
     TrainingJob(training(tmp_path, 12, fetch)).run()
 
-    assert [row["step"] for row in metrics(tmp_path)][0] == 9
+    assert metrics(tmp_path)[0]["step"] == 9
     assert stored(tmp_path)[-1] == 12
 
 
