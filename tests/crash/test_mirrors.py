@@ -156,7 +156,7 @@ def _wiped_again_and_again(base: Path, address: str, wipes: int, size: int, fetc
         for rank in ranks:
             rank.go()
         if number < wipes:
-            time.sleep(chance.uniform(0.1, 2.0))
+            time.sleep(chance.uniform(0.3, 2.5) * size)
             for rank in ranks:
                 rank.kill()
         ended = forks.wait_all(ranks, 120)

@@ -11,6 +11,7 @@ import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 from keepstep.config.mirror import MirrorConfig
@@ -82,6 +83,7 @@ class Beside:
         self.failures = 0
         self.is_lost = False
         self._process: subprocess.Popen[str] | None = None
+        self._outbox: SimpleQueue[str | None] = SimpleQueue()
         self._start()
 
     @property
@@ -152,24 +154,26 @@ class Beside:
             errors.close()
             self._take_failure(None, f"the process that uploads could not be started: {error}", 1)
             return
-        self._process, self._current = process, None
-        threading.Thread(target=self._listen, args=(process, errors), name="keepstep-mirror", daemon=True).start()
-        self._write(self.work.line())
+        self._process, self._current, self._outbox = process, None, SimpleQueue()
+        self._outbox.put(self.work.line())
         for step in self._forced:
             self._say({"committed": step, "forced": True})
+        # A process that hangs reads nothing, and a pipe that is full would stop whoever writes: the job must not.
+        for target, more in ((self._listen, errors), (self._speak, self._outbox)):
+            threading.Thread(target=target, args=(process, more), name="keepstep-mirror", daemon=True).start()
 
     def _say(self, command: Mapping[str, Any]) -> None:
-        self._write(json.dumps(command) + "\n")
+        if self._process is not None:
+            self._outbox.put(json.dumps(command) + "\n")
 
-    def _write(self, line: str) -> None:
-        process = self._process
-        if process is None or process.stdin is None:
-            return
-        try:
-            process.stdin.write(line)
-            process.stdin.flush()
-        except (OSError, ValueError):
-            return  # it is gone; the thread that listens tells of it
+    def _speak(self, process: "subprocess.Popen[str]", outbox: "SimpleQueue[str | None]") -> None:
+        assert process.stdin is not None
+        while (line := outbox.get()) is not None:
+            try:
+                process.stdin.write(line)
+                process.stdin.flush()
+            except (OSError, ValueError):
+                return  # it is gone; the thread that listens tells of it
 
     def _listen(self, process: "subprocess.Popen[str]", errors: Any) -> None:
         assert process.stdout is not None
@@ -180,6 +184,7 @@ class Beside:
                 continue
             self._on_event(event)
         code = process.wait()
+        self._outbox.put(None)
         with errors:
             errors.seek(0)
             text = errors.read().decode(errors="replace").strip()[-_LONGEST_ERROR:]
