@@ -68,5 +68,16 @@ def test_bytes_that_change_on_the_way_are_noticed(proxy: FaultyProxy, s3: str, t
 def test_without_tls_nothing_is_sent_unless_it_is_allowed(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("AWS_ALLOW_HTTP")
 
-    with pytest.raises(OSError):
+    with pytest.raises(OSError, match="AWS_ALLOW_HTTP=true"):
         open_store(parse_address(f"{s3}/x")).list()
+
+
+def test_missing_credentials_are_called_that(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_ENDPOINT_URL", "AWS_ALLOW_HTTP"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    # The machine's own service, which has none: nobody listens there.
+    monkeypatch.setattr("keepstep.storage.stores.objects.RETRIES", {"max_retries": 0})
+
+    with pytest.raises(OSError, match="no credentials were found"):
+        open_store(parse_address("s3://bucket/x")).list()

@@ -140,14 +140,15 @@ class Beside:
         errors = tempfile.TemporaryFile()  # noqa: SIM115 - the thread closes it
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         try:
-            # In a session of its own: Ctrl-C is for the job, which then says what is to become of the uploads.
+            # In a group of its own: Ctrl-C is for the job, which then says what is to become of the uploads. Not in a
+            # session of its own: Linux shares out time among sessions first, and a low priority would count for nothing.
             process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                start_new_session=True,
+                process_group=0,
                 env=environment,
             )
         except OSError as error:

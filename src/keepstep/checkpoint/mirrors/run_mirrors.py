@@ -213,11 +213,12 @@ class RunMirrors:
                 continue
             logger.warning(
                 "not all checkpoints are on %s (waited %.0f s): the next start goes on with them; by hand: keepstep "
-                "push %s %s",
+                "push %s %s%s",
                 one.work.mirror.address,
                 time.monotonic() - began,
                 self._folder,
                 one.work.mirror.address,
+                "" if one.work.prefix else " --no-name",
             )
 
     def _present(self) -> tuple[frozenset[Copy], frozenset[Copy]]:

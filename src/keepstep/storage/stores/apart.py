@@ -120,7 +120,7 @@ class ApartStore:
                 stdout=subprocess.DEVNULL,
                 pass_fds=[other.fileno()],
                 env=environment,
-                start_new_session=True,
+                process_group=0,
             )
         self._control = own
 

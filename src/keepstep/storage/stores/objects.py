@@ -161,7 +161,16 @@ class ObjectsStore:
         except (PermissionDeniedError, UnauthenticatedError) as error:
             raise PermissionError(errno.EACCES, f"cannot {what}: {safe_text(error)}") from None
         except BaseError as error:
-            raise OSError(errno.EIO, f"cannot {what}: {safe_text(error)}") from None
+            raise OSError(errno.EIO, f"cannot {what}: {safe_text(error)}{_hint(str(error))}") from None
+
+
+def _hint(text: str) -> str:
+    """Without credentials the client asks the machine for some, and tells of that."""
+    if any(one in text for one in ("169.254.169.254", "metadata.google", "instance metadata")):
+        return " (no credentials were found in the environment; docs/mirrors.md says where each kind looks)"
+    if "BadScheme" in text or "URL scheme is not allowed" in text:
+        return " (an endpoint without TLS needs AWS_ALLOW_HTTP=true)"
+    return ""
 
 
 def _folders(uploads: Sequence[Upload]) -> set[str]:
