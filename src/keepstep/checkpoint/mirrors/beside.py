@@ -141,7 +141,7 @@ class Beside:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         try:
             # In a group of its own: Ctrl-C is for the job, which then says what is to become of the uploads. Not in a
-            # session of its own: Linux shares out time among sessions first, and a low priority would count for nothing.
+            # session of its own: Linux shares out time among sessions first, so a low priority would count for nothing.
             process = subprocess.Popen(
                 self._command,
                 stdin=subprocess.PIPE,
