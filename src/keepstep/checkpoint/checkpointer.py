@@ -17,7 +17,7 @@ from keepstep.checkpoint.resume import Elsewhere, Resumed, look, refuse, resume
 from keepstep.checkpoint.run_folder import RunFolder
 from keepstep.checkpoint.save import SaveRequest, apply_retention
 from keepstep.checkpoint.saver import Saver
-from keepstep.checkpoint.stop import StopNotice, seconds_left
+from keepstep.checkpoint.stop import StopNotice, seconds_left, waiting_time
 from keepstep.checkpoint.volatile import warn_if_volatile
 from keepstep.checkpoint.watchdog import watched
 from keepstep.config.checkpointing import CheckpointingConfig
@@ -94,7 +94,9 @@ class Checkpointer:
         facts = facts or RunFacts(run_name)
         self._identity = identity or RunIdentity(self.folder, self._world, facts, config, accept, state)
         self._identity.describe(state.stages)
-        self._mirrors = RunMirrors(config.mirror, self.folder, run_name or "", self._world)
+        self._mirrors = RunMirrors(
+            config.mirror, self.folder, run_name or "", self._world, stops_on_damage=config.on_damage == "stop"
+        )
         self._saver = Saver(
             self._components,
             self._world,
@@ -397,17 +399,18 @@ class Checkpointer:
         try:
             self.wait()
         finally:
-            self._close_mirrors()
-            self._saver.release()
-            self._run.give_back()
-            if self._handle_signals:
-                self._notice.restore()
+            try:
+                self._close_mirrors()
+            finally:
+                self._saver.release()
+                self._run.give_back()
+                if self._handle_signals:
+                    self._notice.restore()
 
     def _close_mirrors(self) -> None:
         if not self._mirrors.are_used:
             return
-        left = seconds_left(self._notice, self.config.grace_seconds)
-        self._mirrors.close(min((one for one in (left, self._leaving) if one is not None), default=None))
+        self._mirrors.close(waiting_time(self._notice, self.config.grace_seconds, self._leaving))
         if self._has_saved and self._last_step is not None:
             apply_retention(self._request(self._last_step))  # what had to wait for its upload need not any more
 

@@ -22,10 +22,12 @@ class StopNotice:
     Attributes:
         noted: the number of the first signal; None as long as none came.
         noted_at: when, by the monotonic clock.
+        interrupts: how often Ctrl-C came.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.noted: int | None = None
+        self.interrupts = 0
         self.noted_at = 0.0
         self._clock = clock
         self._previous: dict[signal.Signals, Any] = {}
@@ -52,6 +54,7 @@ class StopNotice:
         self._previous.clear()
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        self.interrupts += number == signal.SIGINT
         if self.noted is None:
             self.noted, self.noted_at = number, self._clock()
 
@@ -72,3 +75,22 @@ def seconds_left(notice: StopNotice, grace: float | None) -> float | None:
         return grace - notice.seconds_since
     end = os.environ.get("SLURM_JOB_END_TIME", "")
     return float(end) - time.time() if end.isdecimal() else None
+
+
+def waiting_time(notice: StopNotice, grace: float | None, most: float | None = None) -> Callable[[], float | None]:
+    """How long a job that is over may wait for something that is only useful, to be asked again and again.
+
+    Args:
+        notice: of this process; a stop may come while it waits, and a Ctrl-C then ends the wait.
+        grace: as of `seconds_left`.
+        most: seconds from now; None for no bound.
+    """
+    before, began = notice.interrupts, time.monotonic()
+
+    def left() -> float | None:
+        if notice.interrupts > before:
+            return 0.0
+        bounds = [seconds_left(notice, grace), None if most is None else most - (time.monotonic() - began)]
+        return min((one for one in bounds if one is not None), default=None)
+
+    return left

@@ -70,7 +70,8 @@ def _line(error: ErrorDetails) -> str:
     if error["type"] == "missing":
         return f"{key}: missing; it must be given"
     message = error["msg"].removeprefix("Value error, ")
-    if isinstance(error["input"], dict):
+    # A mirror's address may hold what must not be shown.
+    if isinstance(error["input"], dict) or "mirror" in location:
         return f"{key}: {message}"
     return f"{key} = {error['input']!r}: {message}"
 

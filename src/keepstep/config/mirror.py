@@ -48,12 +48,11 @@ def _several(value: Any) -> Any:
     if value is None:
         return ()
     many = value if isinstance(value, list | tuple) else (value,)
-    sections = ({"address": one} if isinstance(one, str) else one for one in many)
-    return tuple(_unprinted(one) if isinstance(one, dict) else one for one in sections)
+    return tuple(_unprinted({"address": one} if isinstance(one, str) else one) for one in many)
 
 
 class _Unprinted(str):
-    """pydantic prints what it refuses. An address that is refused since it holds a password must not be."""
+    """pydantic prints what it refuses. An address may be refused since it holds a password or a signature."""
 
     __slots__ = ()
 
@@ -61,11 +60,13 @@ class _Unprinted(str):
         return "..."
 
 
-def _unprinted(section: dict[str, Any]) -> dict[str, Any]:
-    address = section.get("address")
-    if isinstance(address, str) and "@" in address:
-        return {**section, "address": _Unprinted(address)}
-    return section
+def _unprinted(value: Any) -> Any:
+    """The same with every text in it such that printing it shows nothing."""
+    if isinstance(value, str):
+        return _Unprinted(value)
+    if isinstance(value, dict):
+        return {key: one if key == "fetch" else _unprinted(one) for key, one in value.items()}
+    return [_unprinted(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _distinct(mirrors: tuple[MirrorConfig, ...]) -> tuple[MirrorConfig, ...]:

@@ -79,7 +79,7 @@ class Attempt:
         self.folder, self._has_name = folder, has_name
         self.world, self.device, self.notice = world, device, notice
         self._saves = config.period_steps != "disable"
-        self._mirrors = config.mirror
+        self._mirrors, self._stops_on_damage = config.mirror, config.on_damage == "stop"
         self._claim: FolderClaim | None = None
         self._above = 0
         self._works = False
@@ -118,9 +118,23 @@ class Attempt:
         self._above = mirrors.attempt
         return brought
 
+    def _bring_parent(self, step: int) -> None:
+        """The checkpoint that a line is begun from may be on a mirror only. Its folder is held while it comes."""
+        mirrors, claims = self._run_mirrors(), list[FolderClaim]()
+
+        def take() -> FolderClaim:
+            claims.append(claim_folder(self.folder, self.world, mirrors.attempt))
+            return claims[-1]
+
+        try:
+            mirrors.bring(take if self._saves else None, step, whole_from=0)
+        finally:
+            for claim in claims:
+                claim.release()
+
     def _run_mirrors(self) -> RunMirrors:
         run = self.folder.name if self._has_name else ""
-        return RunMirrors(self._mirrors, self.folder, run, self.world)
+        return RunMirrors(self._mirrors, self.folder, run, self.world, stops_on_damage=self._stops_on_damage)
 
     def _take(self) -> None:
         self._claim = self._claim or claim_folder(self.folder, self.world, self._above)
@@ -131,6 +145,7 @@ class Attempt:
         Returns:
             The line, when it is still to be begun, by `begin`.
         """
+        self._bring_parent(step)
         line = find_line(self.folder, step, self.world)
         self.folder = line.folder
         return None if line.is_begun else line
@@ -144,6 +159,9 @@ class Attempt:
         """
         line = announce_line(line, self.world)
         self.folder = line.folder
+        mirrors = self._run_mirrors()
+        mirrors.glance()
+        self._above = mirrors.attempt
         self._take()
         assert self._claim is not None
         begin_line(line, self._claim, self.world)

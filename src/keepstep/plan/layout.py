@@ -14,6 +14,7 @@ SET_ASIDE = f"{KEEPSTEP_FOLDER}/set-aside"
 _STEP = r"(0|[1-9][0-9]{0,18})"
 _UNCOMMITTED = re.compile(rf"\.(?:save|checkpoint)-{_STEP}\.(tmp|del)-{_STEP}", re.ASCII)
 _SAFE_FILE = re.compile(r"[A-Za-z0-9._-]{1,200}", re.ASCII)
+_NATIVE_FILE = re.compile(r"__[0-9]+(_[0-9]+\.distcp|\.index)", re.ASCII)
 _LONGEST_PATH = 1000
 
 
@@ -93,6 +94,11 @@ def shard_name(rank: int, number: int = 0) -> str:
 def index_name(rank: int) -> str:
     """File name of the digests of a rank's shard files."""
     return f"__{rank}.index"
+
+
+def is_native_file(name: str) -> bool:
+    """Whether keepstep gives this name to a file of its own checkpoints, the manifest left out."""
+    return name in (METADATA, RUN_RECORD) or _NATIVE_FILE.fullmatch(name) is not None
 
 
 def is_safe_file_name(name: str) -> bool:

@@ -25,6 +25,10 @@ _PIECE = 512 * BLOCK_SIZE
 _AT_ONCE = 8
 
 
+class TakenNameError(ValueError):
+    """In a store something else has the name of a checkpoint: of a newer version, or of another program."""
+
+
 @dataclass(frozen=True)
 class Pushed:
     """What an upload did. `is_new` is False where the store had the checkpoint already."""
@@ -48,12 +52,14 @@ def push_checkpoint(
         checkpoint: a folder that nobody deletes meanwhile (see `leases.hold`).
         store, prefix: where the run's checkpoints lie there.
         meter: counts, bounds and ends it.
-        confirm: asked before anything of the store is changed; raises where it must not be.
+        confirm: asked before anything of the store is changed, and before the manifest goes there; raises where it
+            must not be.
 
     Raises:
         CheckpointNotFoundError: the folder is no committed checkpoint.
         DamagedCheckpointError: it is not complete.
         ChangedFileError: a file is not as its manifest says.
+        TakenNameError: something else lies there under that name.
         OSError: the store cannot be asked, or refuses.
     """
     found = inspect(checkpoint, layout.any_step_of(checkpoint.name) or 0)
@@ -66,6 +72,8 @@ def push_checkpoint(
     there = inspect_stored(store, target)
     if there.found.condition is Condition.COMPLETE and there.manifest == manifest:
         return Pushed(manifest.step, manifest.attempt, manifest.size, is_new=False)
+    if there.found.condition is Condition.TOO_NEW or (there.manifest is None and layout.MANIFEST in there.sizes):
+        raise TakenNameError(f"{there.files} is not replaced: {there.found.problem}; move it, or delete it there")
     confirm()
     if layout.MANIFEST in there.sizes:
         store.remove(target, layout.MANIFEST)
@@ -73,7 +81,8 @@ def push_checkpoint(
         Upload(f"{target}/{name}", checkpoint / name, one.size, one.digest) for name, one in manifest.files.items()
     ]
     last = Upload(f"{target}/{layout.MANIFEST}", checkpoint / layout.MANIFEST, len(text), digest_of_bytes(text))
-    store.put(uploads, last, meter)
+    store.put(uploads, last, meter, confirm)
+    confirm()  # another job may have come while the last file was sent: then nobody knows what lies there
     return Pushed(manifest.step, manifest.attempt, manifest.size, is_new=True)
 
 

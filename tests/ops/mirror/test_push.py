@@ -66,9 +66,9 @@ def test_the_newest_goes_first_and_is_held(run: Path, mirror: Path, monkeypatch:
     seen: list[tuple[str, frozenset[int]]] = []
     put = FolderStore.put
 
-    def watched(self: FolderStore, uploads: object, last: object, meter: object) -> None:
+    def watched(self: FolderStore, uploads: object, last: object, meter: object, confirm: object) -> None:
         seen.append((last.name, held_steps(run)))  # type: ignore[attr-defined]
-        put(self, uploads, last, meter)  # type: ignore[arg-type]
+        put(self, uploads, last, meter, confirm)  # type: ignore[arg-type]
 
     monkeypatch.setattr(FolderStore, "put", watched)
     push(run, at(mirror))
@@ -146,10 +146,10 @@ def test_a_store_that_fails_is_told_with_what_is_there(
 ) -> None:
     put = FolderStore.put
 
-    def fail(self: FolderStore, uploads: object, last: object, meter: object) -> None:
+    def fail(self: FolderStore, uploads: object, last: object, meter: object, confirm: object) -> None:
         if "save-10" in last.name:  # type: ignore[attr-defined]
             raise OSError(5, "the network is gone")
-        put(self, uploads, last, meter)  # type: ignore[arg-type]
+        put(self, uploads, last, meter, confirm)  # type: ignore[arg-type]
 
     monkeypatch.setattr(FolderStore, "put", fail)
     with pytest.raises(MirrorError, match=r"the network is gone\. There: step 15; not there: step 10, step 5"):

@@ -5,9 +5,10 @@ from typing import Any
 import pytest
 
 from keepstep.errors import RunInUseError
-from keepstep.ops.mirror.fence import Fence, attempts_in
+from keepstep.ops.mirror.fence import Fence
 from keepstep.ops.mirror.uploader import Uploader, Wishes
 from keepstep.plan.mirror import Copy
+from keepstep.storage.attempt_marks import attempts_in
 from keepstep.storage.leases import held_steps, pin
 from keepstep.storage.stored import survey_store
 from keepstep.storage.stores.folder import FolderStore
@@ -207,4 +208,4 @@ def test_a_fence_leaves_one_note(rig: Rig) -> None:
         rig.uploader(attempt=attempt)
 
     assert survey_store(rig.store, "exp").notes == ("attempts/3/holder.json",)
-    assert attempts_in(["3/holder.json", "x/holder.json", "12"]) == [3, 12]
+    assert attempts_in(["attempts/3/holder.json", "attempts/x/y", "attempts/12", "other/5"]) == [3, 12]

@@ -8,7 +8,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from queue import SimpleQueue
@@ -70,7 +70,7 @@ class Beside:
 
     def __init__(self, work: Work, mirrored: Collection[Copy] = (), command: list[str] | None = None) -> None:
         self.work = work
-        self._command = command or [sys.executable, "-m", _MODULE]
+        self._command = command or [sys.executable, "-P", "-m", _MODULE]
         self._log = SaveLog(work.folder)
         self._lock = threading.Condition()
         self._mirrored = set(mirrored)
@@ -78,7 +78,7 @@ class Beside:
         self._since = self._told = time.monotonic()
         self._sent = 0
         self._starts = 0
-        self._is_finished = self._is_closing = False
+        self._is_finished = self._is_finishing = self._is_closing = False
         self._forced: list[int] = []
         self.failures = 0
         self.is_lost = False
@@ -108,22 +108,24 @@ class Beside:
 
     def say_finish(self) -> None:
         """Tell it that no more checkpoints come."""
+        self._is_finishing = True
         self._say({"finish": True})
 
-    def finish(self, seconds: float) -> bool:
-        """Let it upload what is due, and wait for that at most so long. Returns whether all is there."""
+    def finish(self, left: Callable[[], float]) -> bool:
+        """Let it upload what is due, and wait for that. Returns whether all is there.
+
+        Args:
+            left: asked every second how many seconds remain.
+        """
         self.say_finish()
-        end = time.monotonic() + seconds
-        with self._lock:
-            while self._process is not None and not self._is_finished and not self.is_lost:
-                left = end - time.monotonic()
-                if left <= 0:
-                    break
-                self._lock.wait(min(left, 1.0))
+        while not self._is_finished and not self.is_lost and (seconds := left()) > 0:
+            if self._process is None and not self._start():
+                break
+            with self._lock:
+                self._lock.wait(min(seconds, 1.0))
                 self._tell_progress()
-            is_done = self._is_finished
         self.close()
-        return is_done
+        return self._is_finished
 
     def close(self) -> None:
         """End it at once."""
@@ -133,13 +135,15 @@ class Beside:
             process.kill()
             process.wait()
 
-    def _start(self) -> None:
+    def _start(self) -> bool:
+        """Start the process. Returns False where that has failed too often in a row."""
         if self._starts >= _MOST_STARTS:
-            return
+            return False
         self._starts += 1
-        errors = tempfile.TemporaryFile()  # noqa: SIM115 - the thread closes it
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        errors: Any = None
         try:
+            errors = tempfile.TemporaryFile()  # noqa: SIM115 - the thread closes it
             # In a group of its own: Ctrl-C is for the job, which then says what is to become of the uploads. Not in a
             # session of its own: Linux shares out time among sessions first, so a low priority would count for nothing.
             process = subprocess.Popen(
@@ -152,16 +156,20 @@ class Beside:
                 env=environment,
             )
         except OSError as error:
-            errors.close()
+            if errors is not None:
+                errors.close()
             self._take_failure(None, f"the process that uploads could not be started: {error}", 1)
-            return
+            return self._starts < _MOST_STARTS
         self._process, self._current, self._outbox = process, None, SimpleQueue()
         self._outbox.put(self.work.line())
         for step in self._forced:
             self._say({"committed": step, "forced": True})
+        if self._is_finishing:
+            self._say({"finish": True})
         # A process that hangs reads nothing, and a pipe that is full would stop whoever writes: the job must not.
         for target, more in ((self._listen, errors), (self._speak, self._outbox)):
             threading.Thread(target=target, args=(process, more), name="keepstep-mirror", daemon=True).start()
+        return True
 
     def _say(self, command: Mapping[str, Any]) -> None:
         if self._process is not None:
@@ -195,7 +203,9 @@ class Beside:
             is_odd = not (self._is_finished or self.is_lost or self._is_closing)
             self._lock.notify_all()
         if is_odd:
-            self._take_failure(None, f"the process that uploads ended with code {code}: {text or 'no word'}", 1)
+            again = "" if self._starts < _MOST_STARTS else ". It is not started again: nothing more is copied there"
+            problem = f"the process that uploads ended with code {code}: {text or 'no word'}{again}"
+            self._take_failure(None, problem, 1)
 
     def _on_event(self, event: Mapping[str, Any]) -> None:
         kind, address = event.get("event"), self.work.mirror.address
@@ -209,7 +219,7 @@ class Beside:
                 self._sent = int(event["bytes"])
             elif kind == "mirrored" and copy is not None:
                 self._mirrored = {one for one in self._mirrored if one.step != copy.step} | {copy}
-                self._current = None
+                self._current, self._starts = None, 0
             elif kind == "deleted" and copy is not None:
                 self._mirrored = {one for one in self._mirrored if one.step != copy.step}
             elif kind == "finished":

@@ -1,6 +1,7 @@
 """What lies on the mirrors of a run, on all ranks the same."""
 
-from collections.abc import Callable, Collection, Sequence
+import logging
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from keepstep.config.address import parse_address
@@ -11,10 +12,12 @@ from keepstep.errors import CouldNotLookError, ResumeError
 from keepstep.plan.layout import Naming
 from keepstep.plan.mirror import Copy
 from keepstep.plan.resume import Condition
+from keepstep.storage.attempt_marks import attempts_in, attempts_on, read_attempt
+from keepstep.storage.line import Line
 from keepstep.storage.stored import StoredFiles, survey_store
 from keepstep.storage.stores.apart import open_apart
 
-_ATTEMPTS = "attempts/"
+logger = logging.getLogger("keepstep")
 
 
 @dataclass(frozen=True)
@@ -48,12 +51,18 @@ class Offers:
     Attributes:
         found: all complete checkpoints, in the order of the mirrors.
         attempt: the highest attempt that has left a trace on any mirror; 0 where none has.
-        ignored: what looks like a checkpoint there and is none, in words.
+        partial: uploads that did not end, in words; nobody ever took them for checkpoints.
+        damaged: checkpoints that are not complete any more, in words.
+        too_new: the newest of a newer version: its step, and in words; None without one.
+        line: where the run goes on, as its last attempt has noted there; None where it did not.
     """
 
     found: tuple[Offer, ...] = ()
     attempt: int = 0
-    ignored: tuple[str, ...] = ()
+    partial: tuple[str, ...] = ()
+    damaged: tuple[str, ...] = ()
+    too_new: tuple[int, str] | None = None
+    line: Line | None = None
 
     @property
     def copies(self) -> frozenset[Copy]:
@@ -78,19 +87,28 @@ def look_at_mirrors(
     Raises:
         ResumeError: on all ranks: one of them cannot be asked. That is never taken for an empty one.
     """
-    asked = [mirror for mirror in mirrors if mirror.fetch != "never"]
-    if not asked:
+    if not mirrors:
         return Offers()
-    found = Offers()
+    asked = [mirror for mirror in mirrors if mirror.fetch != "never"]
+    attempt = 0
+    if world.rank == 0:
+        others = [mirror for mirror in mirrors if mirror.fetch == "never"]
+        attempt = max((_attempt_on(mirror, prefix_of(mirror)) for mirror in others), default=0)
+    found = Offers(attempt=attempt)
+    if not asked:
+        return world.broadcast(found)
     with agreed(world, f"looking for checkpoints on {', '.join(one.address for one in asked)}", ResumeError):
         if world.rank == 0:
-            found = _joined([_look(mirror, prefix_of(mirror), naming) for mirror in asked])
+            found = _joined([found, *(_look(mirror, prefix_of(mirror), naming) for mirror in asked)])
     return world.broadcast(found)
 
 
 def _look(mirror: MirrorConfig, prefix: str, naming: Naming) -> Offers:
+    store = open_apart(parse_address(mirror.address))
     try:
-        seen = survey_store(open_apart(parse_address(mirror.address)), prefix)
+        seen = survey_store(store, prefix)
+        numbers = attempts_in(seen.notes)
+        note = read_attempt(store, prefix, max(numbers)) if numbers else None
     except CouldNotLookError as error:
         raise CouldNotLookError(
             f"{error}. It may hold a newer checkpoint than save_dir does: mend the connection or the credentials, or "
@@ -102,19 +120,37 @@ def _look(mirror: MirrorConfig, prefix: str, naming: Naming) -> Offers:
         for c in own
         if c.manifest is not None and c.found.condition is Condition.COMPLETE
     )
-    ignored = tuple(f"{c.files}: {c.found.problem}" for c in own if c.found.condition is not Condition.COMPLETE)
-    numbers = [int(n) for n in _numbers(seen.notes)]
-    return Offers(offers, max([0, *numbers, *(offer.copy.attempt for offer in offers)]), ignored)
+
+    def told(condition: Condition) -> tuple[str, ...]:
+        return tuple(f"{c.files}: {c.found.problem}" for c in own if c.found.condition is condition)
+
+    newer = [c for c in own if c.found.condition is Condition.TOO_NEW]
+    return Offers(
+        offers,
+        max([0, *numbers, *(offer.copy.attempt for offer in offers)]),
+        told(Condition.INCOMPLETE),
+        told(Condition.DAMAGED),
+        max(((c.found.step, f"{c.files}: {c.found.problem}") for c in newer), default=None),
+        note.line if note is not None else None,
+    )
 
 
-def _numbers(notes: Collection[str]) -> list[str]:
-    parts = (note.removeprefix(_ATTEMPTS).partition("/")[0] for note in notes if note.startswith(_ATTEMPTS))
-    return [part for part in parts if part.isascii() and part.isdecimal()]
+def _attempt_on(mirror: MirrorConfig, prefix: str) -> int:
+    """The highest attempt on a mirror that is not asked for checkpoints: its number must still be taken. 0 where it
+    cannot be asked."""
+    try:
+        return max(attempts_on(open_apart(parse_address(mirror.address)), prefix), default=0)
+    except (OSError, CouldNotLookError) as error:
+        logger.warning("could not look which attempts of the run %s knows: %s", mirror.address, error)
+        return 0
 
 
 def _joined(parts: Sequence[Offers]) -> Offers:
     return Offers(
         tuple(offer for part in parts for offer in part.found),
         max((part.attempt for part in parts), default=0),
-        tuple(text for part in parts for text in part.ignored),
+        tuple(text for part in parts for text in part.partial),
+        tuple(text for part in parts for text in part.damaged),
+        max((part.too_new for part in parts if part.too_new is not None), default=None),
+        max((part.line for part in parts if part.line is not None), key=lambda line: line.attempt, default=None),
     )

@@ -7,26 +7,25 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from keepstep.checkpoint.claim import FolderClaim
-from keepstep.checkpoint.mirrors.beside import Beside, Work
+from keepstep.checkpoint.mirrors.beside import Work
 from keepstep.checkpoint.mirrors.fetching import fetch, look_into
 from keepstep.checkpoint.mirrors.offers import Offers, look_at_mirrors
+from keepstep.checkpoint.mirrors.uploads import Uploads, copy_of
 from keepstep.checkpoint.resume import Elsewhere
 from keepstep.config.address import parse_address
 from keepstep.config.mirror import MirrorConfig
 from keepstep.dist.agree import agreed
 from keepstep.dist.world import World, host_name
-from keepstep.errors import CouldNotLookError, ResumeError
+from keepstep.errors import ConfigError, CouldNotLookError, DamagedCheckpointError, ResumeError
 from keepstep.plan import layout
 from keepstep.plan.layout import Naming
-from keepstep.plan.mirror import Copy, choose_fetches, due_uploads, left_behind, waiting
+from keepstep.plan.mirror import Copy, choose_fetches, left_behind
+from keepstep.plan.resume import Condition
 from keepstep.storage.line import Line, is_left, note_line, read_line
 from keepstep.storage.process import this_process
 from keepstep.storage.survey import SurveyedCheckpoint, survey
 
 logger = logging.getLogger("keepstep")
-
-# A killed job's log must hold that a stop left uploads behind: so much of the grace is left for it.
-_MARGIN_SECONDS = 2.0
 
 
 class RunMirrors:
@@ -39,6 +38,10 @@ class RunMirrors:
         world: the ranks.
         naming: how checkpoints are called. A Trainer has a repository of the Hub to itself: `hf://user/repo` is its
             run.
+        stops_on_damage: a damaged checkpoint ends the resume, and nothing is moved.
+
+    Raises:
+        ConfigError: a mirror is the run's own folder.
     """
 
     def __init__(
@@ -48,13 +51,18 @@ class RunMirrors:
         prefix: str,
         world: World,
         naming: Naming = layout.NATIVE,
+        *,
+        stops_on_damage: bool = False,
     ) -> None:
         self._mirrors, self._folder, self._prefix, self._naming = tuple(mirrors), folder, prefix, naming
-        self._world = world
+        self._world, self._stops_on_damage = world, stops_on_damage
         self._offers = Offers()
-        self._beside: list[Beside] = []
-        self._forced: set[int] = set()
-        self._given_up: set[tuple[str, int]] = set()
+        self._here: frozenset[Copy] = frozenset()
+        self._line: Line | None = None
+        self._uploads: Uploads | None = None
+        self._is_closed = False
+        for mirror in self._mirrors:
+            self._refuse_own_folder(mirror)
 
     @property
     def attempt(self) -> int:
@@ -64,12 +72,12 @@ class RunMirrors:
     @property
     def failures(self) -> int:
         """Uploads that failed so far; counted on the main process."""
-        return sum(one.failures for one in self._beside)
+        return self._uploads.failures if self._uploads is not None else 0
 
     def glance(self) -> None:
         """Learn which attempts of the run have left traces, where a job saves without a resume."""
         try:
-            self._offers = look_at_mirrors(self._mirrors, self._prefix_of, self._naming, self._world)
+            self._look()
         except (ResumeError, CouldNotLookError) as error:
             self._warn(str(error))
 
@@ -94,36 +102,59 @@ class RunMirrors:
 
         Raises:
             ResumeError: a mirror cannot be asked.
+            CouldNotLookError: it cannot be asked, or holds a newer version's checkpoint.
+            DamagedCheckpointError: there are checkpoints on mirrors, and nothing good is left anywhere.
             GuardRefusedError: what is there is of a run that was begun with something else.
         """
         if not self._mirrors:
             return ()
-        self._offers = look_at_mirrors(self._mirrors, self._prefix_of, self._naming, self._world)
+        self._look()
         if self._world.rank == 0:
-            for text in self._offers.ignored:
+            for text in (*self._offers.partial, *self._offers.damaged):
                 logger.warning("ignored %s", text)
-        local, offered = self._present()
+        local, offered, damaged_here = self._present()
+        if self._stops_on_damage and requested is None and damaged_here > max((c.step for c in local), default=-1):
+            return ()  # the resume path says what is wrong with it, and moves nothing
+        best = max((copy.step for copy in (*local, *offered)), default=-1)
+        if self._offers.too_new is not None and self._offers.too_new[0] > best and requested is None:
+            # Going on from an older one would throw away, in silence, what a newer version has done.
+            raise CouldNotLookError(self._offers.too_new[1])
         fetches = choose_fetches(local, offered, requested)
+        problems = list(self._offers.damaged)
         remote: list[Elsewhere] = []
         for copy in fetches:
             for offer in self._offers.of(copy):
                 looked = look_into(offer, self._world)
-                if looked.manifest is None or looked.problem:
-                    self._warn(f"{offer} is damaged: {looked.problem}")
-                    continue
-                one = Elsewhere(copy.step, looked.manifest, str(offer), offer.files, looked.record)
-                is_wanted_whole = whole_from is not None and copy.step >= whole_from
-                if take is None or (offer.mirror.fetch == "ranges" and not is_wanted_whole):
-                    remote.append(one)
-                    break
-                guard(one)
-                claim = take()
-                if left_behind(local, copy):
-                    self._leave_line(copy, claim)
-                problem = fetch(looked, self._folder, claim, self._naming, self._world)
-                if not problem:
-                    return tuple(remote)
-                self._warn(f"{problem}; trying another copy, or the checkpoint before it")
+                problem = looked.problem
+                if not problem and looked.manifest is not None:
+                    one = Elsewhere(copy.step, looked.manifest, str(offer), offer.files, looked.record)
+                    is_wanted_whole = whole_from is not None and copy.step >= whole_from
+                    if take is None or (offer.mirror.fetch == "ranges" and not is_wanted_whole):
+                        if take is not None and left_behind(local, copy):
+                            self._leave_line(copy, take())
+                        remote.append(one)
+                        break
+                    guard(one)
+                    claim = take()
+                    if left_behind(local, copy):
+                        self._leave_line(copy, claim)
+                    problem = fetch(looked, self._folder, claim, self._naming, self._world)
+                    if not problem:
+                        return tuple(remote)
+                problems.append(f"{offer} is damaged: {problem}")
+                if self._stops_on_damage:
+                    raise DamagedCheckpointError(
+                        f"{problems[-1]}. Nothing was moved; on_damage: fall_back takes the checkpoint before it"
+                    )
+                self._warn(f"{problems[-1]}; trying another copy, or the checkpoint before it")
+        is_asked_for_here = requested is not None and not fetches
+        if problems and not remote and not local and not is_asked_for_here:
+            raise DamagedCheckpointError(
+                f"nothing good is left to resume from, in {self._folder} or on a mirror: {'; '.join(problems[:3])}. "
+                "--fresh starts over"
+            )
+        if requested is not None and fetches and not remote:
+            raise DamagedCheckpointError(f"step {requested} was asked for: {'; '.join(problems[:3])}")
         return tuple(remote)
 
     def repair(self, step: int, claim: FolderClaim) -> bool:
@@ -131,11 +162,11 @@ class RunMirrors:
 
         Raises as `bring`.
         """
-        copies = [copy for copy in self._offers.copies if copy.step == step]
-        for copy in sorted(copies, reverse=True):
+        # That very one: what another attempt has saved at this step may be of another line.
+        for copy in (copy for copy in self._here if copy.step == step):
             for offer in self._offers.of(copy):
                 looked = look_into(offer, self._world)
-                problem = fetch(looked, self._folder, claim, self._naming, self._world)
+                problem = looked.problem or fetch(looked, self._folder, claim, self._naming, self._world)
                 if not problem:
                     self._warn(f"step {step} was damaged here, and was repaired from {offer}")
                     return True
@@ -144,95 +175,87 @@ class RunMirrors:
 
     def start(self, claim: FolderClaim) -> None:
         """Let checkpoints be copied from now on, beside the job."""
-        if self._world.rank or self._beside:
+        if self._world.rank or not self._mirrors or self._uploads is not None or self._is_closed:
             return
         process = this_process()
         holder = f"process {process.pid} on {host_name()}, begun {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime())}"
-        self._beside = [
-            Beside(
-                Work(one, self._folder, self._prefix_of(one), claim.attempt, holder, self._naming),
-                [offer.copy for offer in self._offers.found if offer.mirror == one],
-            )
-            for one in self._mirrors
+        works = [
+            Work(one, self._folder, self._prefix_of(one), claim.attempt, holder, self._naming) for one in self._mirrors
         ]
+        present = [o for o in self._offers.found if not is_left(self._line, o.copy.step, o.copy.attempt)]
+        known = [[offer.copy for offer in present if offer.mirror == one] for one in self._mirrors]
+        for mirror in self._mirrors:
+            self._warn_of_same_device(mirror)
+        self._uploads = Uploads(works, known)
 
     def committed(self, step: int, *, forced: bool = False) -> None:
         """A checkpoint was committed. `forced`: it is copied whatever the period."""
-        if forced:
-            self._forced.add(step)
-        for one in self._beside:
-            one.committed(step, forced=forced)
+        if self._uploads is not None and not self._is_closed:
+            self._uploads.committed(step, forced=forced)
 
     def waiting(self, complete: Collection[SurveyedCheckpoint], num_to_keep: int | None) -> frozenset[int]:
         """Steps of checkpoints that retention must leave where they are. May be called on any thread."""
-        local = {_copy(one) for one in complete}
-        steps: set[int] = set()
-        for one in self._beside:
-            if one.is_lost:
-                continue
-            mirror, mirrored = one.work.mirror, one.mirrored
-            due = due_uploads(local, mirrored, mirror.period_steps, self._forced, mirror.num_to_keep)
-            held, given_up = waiting(due, mirrored, num_to_keep, mirror.max_waiting, require=mirror.require)
-            steps |= held
-            for step in given_up:
-                if (mirror.address, step) not in self._given_up:
-                    self._given_up.add((mirror.address, step))
-                    logger.warning(
-                        "step %d is deleted before it was copied to %s: uploads are slower than saves. Raise the "
-                        "mirror's period_steps, or max_waiting",
-                        step,
-                        mirror.address,
-                    )
-        return frozenset(steps)
+        return self._uploads.waiting(complete, num_to_keep) if self._uploads is not None else frozenset()
 
     @property
     def are_used(self) -> bool:
-        """Whether checkpoints are copied somewhere, as far as this process does that."""
-        return bool(self._beside)
+        """Whether checkpoints are copied somewhere now, as far as this process does that."""
+        return self._uploads is not None and not self._is_closed
+
+    def close(self, seconds_left: Callable[[], float | None] = lambda: None) -> None:
+        """Wait for uploads, and end them. Arguments as of `Uploads.close`. May be called twice."""
+        if self._uploads is not None and not self._is_closed:
+            self._is_closed = True
+            self._uploads.close(seconds_left)
+
+    def _look(self) -> None:
+        self._offers = look_at_mirrors(self._mirrors, self._prefix_of, self._naming, self._world)
 
     def _prefix_of(self, mirror: MirrorConfig) -> str:
         address = parse_address(mirror.address)
         is_own = self._naming is layout.TRAINER and address.scheme == "hf" and not address.path
         return "" if is_own else self._prefix
 
-    def close(self, seconds_left: float | None = None) -> None:
-        """Wait for uploads, each mirror as long as it is configured, and end them.
+    def _place_of(self, mirror: MirrorConfig) -> Path | None:
+        """The folder of this machine that a mirror is; None of others."""
+        address = parse_address(mirror.address)
+        return Path(address.path, self._prefix_of(mirror)).resolve() if address.scheme == "file" else None
 
-        Args:
-            seconds_left: until this process has to be gone; None where nobody knows.
-        """
-        beside, self._beside = self._beside, []
-        began = time.monotonic()
-        for one in beside:
-            one.say_finish()  # all of them at once; then each is waited for
-        for one in beside:
-            most = one.work.mirror.wait_seconds
-            if seconds_left is not None:
-                most = min(most, seconds_left - _MARGIN_SECONDS)
-            if one.finish(max(0.0, most - (time.monotonic() - began))) or one.is_lost:
-                continue
-            logger.warning(
-                "not all checkpoints are on %s (waited %.0f s): the next start goes on with them; by hand: keepstep "
-                "push %s %s%s",
-                one.work.mirror.address,
-                time.monotonic() - began,
-                self._folder,
-                one.work.mirror.address,
-                "" if one.work.prefix else " --no-name",
+    def _refuse_own_folder(self, mirror: MirrorConfig) -> None:
+        place, own = self._place_of(mirror), self._folder.resolve()
+        if place is not None and (place == own or place in own.parents or own in place.parents):
+            raise ConfigError(
+                f"{mirror.address}: this mirror and the folder of the run ({own}) lie in one another; retention there "
+                "would delete what is kept here. Give it a place of its own"
             )
 
-    def _present(self) -> tuple[frozenset[Copy], frozenset[Copy]]:
-        """Complete checkpoints here and on mirrors, without those of lines of the run that were left."""
-        found: tuple[frozenset[Copy], frozenset[Copy]] = (frozenset(), frozenset())
+    def _warn_of_same_device(self, mirror: MirrorConfig) -> None:
+        place = self._place_of(mirror)
+        if place is None:
+            return
+        there = next(one for one in (place, *place.parents) if one.is_dir())
+        if there.stat().st_dev == self._folder.stat().st_dev:
+            logger.warning(
+                "%s lies on the same device as save_dir, and goes with it (or is no drive mounted there?)",
+                mirror.address,
+            )
+
+    def _present(self) -> tuple[frozenset[Copy], frozenset[Copy], int]:
+        """Complete checkpoints here and on mirrors, without those of lines of the run that were left; and the highest
+        step of a damaged one here, -1 without one."""
+        found: tuple[frozenset[Copy], frozenset[Copy], int, Line | None] = (frozenset(), frozenset(), -1, None)
         with agreed(self._world, f"looking for checkpoints in {self._folder}", ResumeError):
             if self._world.rank == 0:
-                line = read_line(self._folder)
-                local = (_copy(c) for c in survey(self._folder, self._naming).complete)
-                found = tuple(  # type: ignore[assignment]
+                line = read_line(self._folder) or self._offers.line
+                seen = survey(self._folder, self._naming)
+                local, offered = (
                     frozenset(copy for copy in copies if not is_left(line, copy.step, copy.attempt))
-                    for copies in (local, self._offers.copies)
+                    for copies in ([copy_of(c) for c in seen.complete], self._offers.copies)
                 )
-        return self._world.broadcast(found)
+                damaged = [c.found.step for c in seen.checkpoints if c.found.condition is Condition.DAMAGED]
+                found = (local, offered, max(damaged, default=-1), line)
+        self._here, offered, worst, self._line = self._world.broadcast(found)
+        return self._here, offered, worst
 
     def _leave_line(self, copy: Copy, claim: FolderClaim) -> None:
         with agreed(self._world, f"noting where the run goes on in {self._folder}", ResumeError):
@@ -242,7 +265,3 @@ class RunMirrors:
     def _warn(self, text: str) -> None:
         if self._world.rank == 0:
             logger.warning("%s", text)
-
-
-def _copy(checkpoint: SurveyedCheckpoint) -> Copy:
-    return Copy(checkpoint.found.step, checkpoint.manifest.attempt if checkpoint.manifest else 0)

@@ -15,6 +15,7 @@ from keepstep.checkpoint.mirrors.run_mirrors import RunMirrors
 from keepstep.checkpoint.resume import Elsewhere, Resumed, look, refuse
 from keepstep.checkpoint.run_folder import RunFolder
 from keepstep.checkpoint.save import SaveRequest, apply_retention
+from keepstep.checkpoint.stop import StopNotice, waiting_time
 from keepstep.checkpoint.volatile import warn_if_volatile
 from keepstep.checkpoint.watchdog import watched
 from keepstep.config.checkpointing import CheckpointingConfig
@@ -85,7 +86,14 @@ class Checkpoints:
         with agreed(self._world, "looking at the data of this run", ResumeError):
             facts = facts_of(accelerator, self._beside, self.folder, facts)
         self._identity = RunIdentity(self.folder, self._world, facts, self._config, accept, naming=TRAINER)
-        self._mirrors = RunMirrors(self._config.mirror, self.folder, self.folder.name, self._world, TRAINER)
+        self._mirrors = RunMirrors(
+            self._config.mirror,
+            self.folder,
+            self.folder.name,
+            self._world,
+            TRAINER,
+            stops_on_damage=on_damage == "stop",
+        )
         self._last_step: int | None = None
         self._has_looked = False
         self._seconds_to_leave: float | None = None
@@ -172,7 +180,7 @@ class Checkpoints:
         """Wait, within bounds, for copies on mirrors, and let other jobs have the folder. May be called twice; an
         interpreter that ends gives the folder back too, and waits for no copy."""
         if self._mirrors.are_used:
-            self._mirrors.close(self._seconds_to_leave)
+            self._mirrors.close(waiting_time(StopNotice(), None, self._seconds_to_leave))
             if self._last_step is not None:
                 apply_retention(self._request(self._last_step))
         self._run.give_back()

@@ -15,6 +15,7 @@ from keepstep.checkpoint.folder_saver import FolderSaver
 from keepstep.checkpoint.identity import RunIdentity
 from keepstep.checkpoint.mirrors.run_mirrors import RunMirrors
 from keepstep.checkpoint.save import SaveRequest, apply_retention
+from keepstep.checkpoint.stop import StopNotice, waiting_time
 from keepstep.dist.world import World, host_name
 from keepstep.errors import ConfigError, SaveError
 from keepstep.integrations.hugging_face import contents
@@ -32,6 +33,9 @@ from keepstep.plan import layout
 from keepstep.storage.save_log import SaveLog
 
 logger = logging.getLogger("keepstep")
+
+# Seconds that a `train()` which ends by an error waits for copies to mirrors.
+_IMPATIENCE = 20.0
 
 
 @dataclass
@@ -267,11 +271,15 @@ class Saves:
         """Wait for what is being pushed."""
         self._pushes.finish()
 
-    def finish(self) -> None:
-        """The end of `train()`: nothing is under way any more. Raises SaveError."""
+    def finish(self, left: Callable[[], float | None]) -> None:
+        """The end of `train()`: nothing is under way any more. Raises SaveError.
+
+        Args:
+            left: how many seconds remain for copies to mirrors; None where nobody knows.
+        """
         self.wait()
         self._pushes.finish()
-        self._mirrors.close()
+        self._mirrors.close(left)
         # What was being pushed when its turn came has stayed till now.
         if self._last is not None and self._world.rank == 0:
             apply_retention(self._last)
@@ -282,7 +290,7 @@ class Saves:
         if self._told is not None:
             self._told = None
             self._saver.abandon()
-        self._mirrors.close(0.0)
+        self._mirrors.close(waiting_time(StopNotice(), None, _IMPATIENCE))
         self._pool.release()
         self._pushes.close()
 

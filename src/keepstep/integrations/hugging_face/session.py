@@ -10,7 +10,7 @@ from typing import Any
 from keepstep.checkpoint.failed_saves import FailedSaves
 from keepstep.checkpoint.mirrors.run_mirrors import RunMirrors
 from keepstep.checkpoint.run_folder import RunFolder
-from keepstep.checkpoint.stop import StopNotice
+from keepstep.checkpoint.stop import StopNotice, waiting_time
 from keepstep.checkpoint.volatile import warn_if_volatile
 from keepstep.checkpoint.watchdog import watched
 from keepstep.dist.agree import agreed
@@ -83,9 +83,11 @@ class Session:
                         output = original(self._start.path_for_trainer, trial, *rest, **more)
                     except AlreadyCompleteError:
                         output = already_complete(self._trainer, self._world)
-                    self._saves.finish()
+                    if self._stops:
+                        self._run.note_stop(self._trainer.state.global_step, self._saves.last_step)
+                    self._saves.finish(waiting_time(self._notice, None))
             if self._stops:
-                self._note_stop()
+                self._raise_stop()
             return output
         finally:
             self._close()
@@ -119,7 +121,9 @@ class Session:
             if world.rank == 0:
                 self._folder.mkdir(parents=True, exist_ok=True)
         identity = identify(trainer, self._folder, world, self._config, tuple(self._options.accept))
-        mirrors = RunMirrors(self._config.mirror, self._folder, self._folder.name, world, layout.TRAINER)
+        stops = self._config.on_damage == "stop"
+        name = self._folder.name
+        mirrors = RunMirrors(self._config.mirror, self._folder, name, world, layout.TRAINER, stops_on_damage=stops)
         mirrors.glance()
         claim = self._run.take(mirrors.attempt)
         warn_if_volatile(self._folder, world, has_mirror=bool(self._config.mirror))
@@ -139,9 +143,8 @@ class Session:
             note_start(start.step)
         return start
 
-    def _note_stop(self) -> None:
+    def _raise_stop(self) -> None:
         step, saved = self._trainer.state.global_step, self._saves.last_step
-        self._run.note_stop(step, saved)
         what = f"step {step} is saved" if step == saved else f"step {step} is not saved, and step {saved} is the newest"
         raise StopRequested(
             f"a stop was requested: {what} in {self._folder}. Run the same command again, with "

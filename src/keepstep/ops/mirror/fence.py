@@ -1,19 +1,18 @@
 """Who may write to a mirror: the latest attempt of the run, wherever it runs.
 
-Two machines may hold the same run for a while: one was taken for dead and lives. Each leaves the number of its attempt
-on the mirror, under `.keepstep/attempts/<number>/holder.json`; the highest one has it.
+Two machines may hold the same run for a while: one was taken for dead and lives. Each leaves the mark of its attempt
+(`storage/attempt_marks.py`); the highest one has the mirror.
 """
 
-import json
-from collections.abc import Iterable
+import time
 
 from keepstep.errors import RunInUseError
-from keepstep.plan import layout
+from keepstep.storage.attempt_marks import NOTE, AttemptMark, attempts_on, place_of_marks, read_attempt
+from keepstep.storage.line import Line
 from keepstep.storage.stores.base import Store
 
-_FOLDER = f"{layout.KEEPSTEP_FOLDER}/attempts"
-_NOTE = "holder.json"
-_MAX_NOTE = 100_000
+# While bytes are sent, it is asked again after so many seconds.
+_AGAIN_SECONDS = 5.0
 
 
 class Fence:
@@ -26,55 +25,56 @@ class Fence:
     """
 
     def __init__(self, store: Store, prefix: str, attempt: int, holder: str) -> None:
-        self._store, self._attempt, self._holder = store, attempt, holder
-        self._place = f"{prefix}/{_FOLDER}" if prefix else _FOLDER
+        self._store, self._prefix, self._attempt, self._holder = store, prefix, attempt, holder
+        self._asked = float("-inf")
 
-    def take(self) -> None:
+    def take(self, line: Line | None = None) -> Line | None:
         """Take the folder over from earlier attempts.
+
+        Args:
+            line: of the run, as its folder here knows it; None where it does not.
+
+        Returns:
+            The line that holds: this one, or else the one that the attempt before has noted.
 
         Raises:
             RunInUseError: another job has this number, or a later one.
             OSError: the store cannot be asked.
         """
-        self.confirm()
-        note = json.dumps({"holder": self._holder}).encode()
-        if not self._store.create(self._name(self._attempt), note) and self._told(self._attempt) != self._holder:
-            raise self._refusal(self._attempt)
-        for number in attempts_in(one.name[len(self._place) + 1 :] for one in self._store.list(self._place)):
-            if number < self._attempt:
-                self._store.remove(f"{self._place}/{number}", _NOTE)
+        numbers = self._confirmed()
+        before = [number for number in numbers if number < self._attempt]
+        if line is None and before:
+            mark = read_attempt(self._store, self._prefix, before[-1])
+            line = mark.line if mark is not None else None
+        mark, place = AttemptMark(self._holder, line), place_of_marks(self._prefix)
+        if not self._store.create(f"{place}/{self._attempt}/{NOTE}", mark.to_bytes()):
+            told = read_attempt(self._store, self._prefix, self._attempt)
+            if told is None or told.holder != self._holder:
+                raise self._refusal(self._attempt)
+        for number in before:
+            self._store.remove(f"{place}/{number}", NOTE)
+        return line
 
     def confirm(self) -> None:
         """Ask before something is changed there. Raises as `take`."""
-        names = [one.name[len(self._place) + 1 :] for one in self._store.list(self._place)]
-        highest = max(attempts_in(names), default=0)
-        if highest > self._attempt:
-            raise self._refusal(highest)
+        self._confirmed()
 
-    def _name(self, number: int) -> str:
-        return f"{self._place}/{number}/{_NOTE}"
+    def glance(self) -> None:
+        """The same while bytes are sent, only now and then."""
+        if time.monotonic() - self._asked > _AGAIN_SECONDS:
+            self._confirmed()
 
-    def _told(self, number: int) -> str:
-        try:
-            found = json.loads(self._store.read(self._name(number), _MAX_NOTE))
-        except (FileNotFoundError, ValueError):
-            return ""
-        return str(found.get("holder", "")) if isinstance(found, dict) else ""
+    def _confirmed(self) -> list[int]:
+        numbers = attempts_on(self._store, self._prefix)
+        self._asked = time.monotonic()
+        if numbers and numbers[-1] > self._attempt:
+            raise self._refusal(numbers[-1])
+        return numbers
 
     def _refusal(self, number: int) -> RunInUseError:
+        mark = read_attempt(self._store, self._prefix, number)
+        who = mark.holder if mark is not None else ""
         return RunInUseError(
-            f"{self._store.address}: another job writes to this mirror (attempt {number}: {self._told(number) or '?'}; "
-            f"this is attempt {self._attempt}). Nothing more is uploaded; end one of the two jobs"
+            f"{self._store.address}: another job writes to this mirror (attempt {number}: {who or '?'}; this is "
+            f"attempt {self._attempt}). Nothing more is uploaded; end one of the two jobs"
         )
-
-
-def attempts_in(names: Iterable[str]) -> list[int]:
-    """Numbers of attempts in names below the folder of the notes."""
-    found = (name.partition("/")[0] for name in names)
-    return sorted({int(one) for one in found if one.isdecimal() and one.isascii()})
-
-
-def highest_attempt(notes: Iterable[str]) -> int:
-    """The highest attempt that is noted, by names below `.keepstep`; 0 without one."""
-    head = f"{_FOLDER.rpartition('/')[2]}/"
-    return max(attempts_in(one.removeprefix(head) for one in notes if one.startswith(head)), default=0)

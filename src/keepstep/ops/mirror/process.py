@@ -85,13 +85,14 @@ def main() -> None:
     address = parse_address(told["address"])
     store = open_store(address)
     rate = told.get("max_mib_per_second")
+    fence = Fence(store, told["prefix"], told["attempt"], told["holder"])
     uploader = Uploader(
         Path(told["folder"]),
         store,
         told["prefix"],
         Wishes(told.get("period_steps"), told.get("num_to_keep"), Naming(told["naming"])),
-        Fence(store, told["prefix"], told["attempt"], told["holder"]),
-        meter=lambda: Meter(None if rate is None else rate * 2**20, _Progress().add),
+        fence,
+        meter=lambda: Meter(None if rate is None else rate * 2**20, _Progress().add, fence.glance),
         tell=tell,
         forced=commands.forced,
     )

@@ -13,13 +13,13 @@ from keepstep.errors import (
     KeepstepError,
     MirrorError,
 )
-from keepstep.ops.mirror.fence import highest_attempt
 from keepstep.ops.mirror.tally import Tally
 from keepstep.plan import layout
 from keepstep.plan.layout import Naming
 from keepstep.plan.manifest import Manifest
 from keepstep.plan.mirror import Copy, plan_pushes
 from keepstep.plan.resume import Condition
+from keepstep.storage.attempt_marks import attempts_in
 from keepstep.storage.leases import hold
 from keepstep.storage.line import abandoned_by, read_line
 from keepstep.storage.naming import naming_in
@@ -204,7 +204,7 @@ def _upload(
 
 def _warnings(source: _Source, seen: StoredSurvey, top: Address) -> tuple[str, ...]:
     newest = max(manifest.attempt for manifest in source.manifests.values())
-    noted = highest_attempt(seen.notes)
+    noted = max(attempts_in(seen.notes), default=0)
     if noted <= newest:
         return ()
     return (

@@ -12,14 +12,13 @@ from keepstep.plan import layout
 from keepstep.plan.layout import Naming
 from keepstep.plan.manifest import Manifest
 from keepstep.plan.mirror import Copy, due_uploads, plan_mirror_retention
-from keepstep.plan.resume import Condition
 from keepstep.storage.leases import hold, pinned_steps
-from keepstep.storage.line import abandoned_by, read_line
+from keepstep.storage.line import abandoned_by, is_left, read_line
 from keepstep.storage.stored import StoredCheckpoint, survey_store
 from keepstep.storage.stores.base import ChangedFileError, Store
 from keepstep.storage.stores.meter import Meter
 from keepstep.storage.survey import survey
-from keepstep.storage.transfer import Pushed, push_checkpoint
+from keepstep.storage.transfer import Pushed, TakenNameError, push_checkpoint
 
 
 @dataclass(frozen=True)
@@ -60,6 +59,7 @@ class Uploader:
     forced: set[int] = field(default_factory=set)
     _hopeless: set[Copy] = field(default_factory=set)
     _begun: set[int] = field(default_factory=set)
+    _left: set[Copy] = field(default_factory=set)
 
     def begin(self) -> None:
         """Take the mirror, and learn what is there.
@@ -68,11 +68,13 @@ class Uploader:
             RunInUseError: a later attempt of the run has it.
             CouldNotLookError, OSError: it cannot be asked.
         """
-        self.fence.take()
+        line = self.fence.take(read_line(self.folder))
         seen = survey_store(self.store, self.prefix)
-        self.mirrored = {_copy_of(one) for one in seen.complete}
-        if self.wishes.naming is layout.NATIVE:  # nobody else calls a folder like that
-            self._begun = {c.found.step for c in seen.checkpoints if c.found.condition is Condition.INCOMPLETE}
+        there = {_copy_of(one) for one in seen.complete if self.wishes.naming.step_of(one.files.name) is not None}
+        self._left = {copy for copy in there if is_left(line, copy.step, copy.attempt)}
+        self.mirrored = there - self._left
+        if self.wishes.naming == layout.NATIVE:
+            self._begun = {c.found.step for c in seen.checkpoints if _is_unfinished_upload(c)}
         self.tell({"event": "begun", "mirrored": [[copy.step, copy.attempt] for copy in sorted(self.mirrored)]})
 
     def due(self) -> tuple[Copy, ...]:
@@ -100,7 +102,7 @@ class Uploader:
         try:
             with hold(self.folder, copy.step, naming=naming) as checkpoint:
                 pushed = push_checkpoint(checkpoint, self.store, self.prefix, self.meter(), self.fence.confirm)
-        except (CheckpointNotFoundError, DamagedCheckpointError, ChangedFileError) as error:
+        except (CheckpointNotFoundError, DamagedCheckpointError, ChangedFileError, TakenNameError) as error:
             self._hopeless.add(copy)
             self.tell({"event": "given up", "step": copy.step, "attempt": copy.attempt, "problem": str(error)})
             return
@@ -111,6 +113,7 @@ class Uploader:
     def _note(self, pushed: Pushed) -> None:
         copy = Copy(pushed.step, pushed.attempt)
         self.mirrored = {one for one in self.mirrored if one.step != copy.step} | {copy}
+        self._left = {one for one in self._left if one.step != copy.step}
         self.tell({"event": "mirrored", "step": copy.step, "attempt": copy.attempt, "bytes": pushed.size})
 
     def _local(self) -> set[Copy]:
@@ -120,6 +123,11 @@ class Uploader:
 
     def _apply_retention(self) -> None:
         """Only after an upload: the newest is complete there then."""
+        if self.wishes.num_to_keep is not None:
+            for copy in sorted(self._left):
+                self._remove(copy.step)
+                self._left.discard(copy)
+                self.tell({"event": "deleted", "step": copy.step, "reason": "of a line of the run that was left"})
         for verdict in plan_mirror_retention(self.mirrored, self.wishes.num_to_keep, self._pinned()):
             if verdict.keep:
                 continue
@@ -145,6 +153,11 @@ class Uploader:
         with contextlib.suppress(OSError):
             return pinned_steps(self.folder)
         return ()
+
+
+def _is_unfinished_upload(checkpoint: StoredCheckpoint) -> bool:
+    """Whether an upload of keepstep's has left this. What holds anything else is somebody else's."""
+    return bool(checkpoint.sizes) and all(map(layout.is_native_file, checkpoint.sizes))
 
 
 def _copy_of(checkpoint: StoredCheckpoint) -> Copy:

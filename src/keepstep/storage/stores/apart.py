@@ -12,10 +12,11 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from keepstep.config.address import OBJECT_STORES, Address
+from keepstep.errors import ConfigError
 from keepstep.storage.stores.base import Store, StoredObject, Upload
 from keepstep.storage.stores.meter import Meter
 from keepstep.storage.stores.opening import open_store
@@ -56,7 +57,9 @@ class ApartStore:
     def read_into(self, name: str, offset: int, target: memoryview) -> None:
         self._ask({"do": "range", "name": name, "offset": offset, "length": len(target)}, target)
 
-    def put(self, uploads: Sequence[Upload], last: Upload, meter: Meter) -> None:
+    def put(
+        self, uploads: Sequence[Upload], last: Upload, meter: Meter, confirm: Callable[[], None] = lambda: None
+    ) -> None:
         raise OSError(errno.EROFS, "this way into the store is for reading", self.address)
 
     def write(self, name: str, data: bytes) -> None:
@@ -115,7 +118,7 @@ class ApartStore:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         with other:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", _MODULE, str(other.fileno()), self.address],
+                [sys.executable, "-P", "-m", _MODULE, str(other.fileno()), self.address],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 pass_fds=[other.fileno()],
@@ -147,4 +150,6 @@ def _error_of(head: Mapping[str, Any]) -> Exception:
     text = str(head["text"])
     if head["error"] == "EOFError":
         return EOFError(text)
+    if head["error"] == "ConfigError":
+        return ConfigError(text)
     return _KINDS.get(str(head["error"]), OSError)(int(head["errno"]), text)

@@ -1,6 +1,6 @@
 """What every kind of store does. `tests/storage/stores/conformance.py` holds them all to it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
@@ -59,9 +59,12 @@ class Store(Protocol):
     def read_into(self, name: str, offset: int, target: memoryview) -> None:
         """Fill `target` from byte `offset` on. Raises EOFError where the object ends before."""
 
-    def put(self, uploads: Sequence[Upload], last: Upload, meter: Meter) -> None:
+    def put(
+        self, uploads: Sequence[Upload], last: Upload, meter: Meter, confirm: Callable[[], None] = lambda: None
+    ) -> None:
         """Upload files, and check that what is stored has their digests; `last` becomes visible after all others have
-        been checked. What an upload that did not end has left whole is not sent again.
+        been checked, and after `confirm` has been called. What an upload that did not end has left whole is not sent
+        again.
 
         Raises:
             ChangedFileError: a local file is not as its digest says. Nothing under `last` was made.

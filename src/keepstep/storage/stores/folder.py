@@ -1,9 +1,10 @@
 """A folder as a store: a mounted drive or bucket, a network file system. Names appear one by one, the last one last."""
 
 import errno
+import glob
 import os
 import stat
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from keepstep.storage.digest import BLOCK_SIZE, block_digests, digest_of_blocks
@@ -16,6 +17,8 @@ from keepstep.storage.stores.meter import Meter
 from keepstep.storage.stores.pieces import Pieces
 
 _READ_BACK = 512 * BLOCK_SIZE
+# Where drives are mounted by custom: an empty folder there has lost its drive.
+_MOUNTED = ("/mnt/", "/media/", "/Volumes/", "/content/drive")
 
 
 class FolderStore:
@@ -57,7 +60,8 @@ class FolderStore:
 
     def _look(self) -> None:
         """A folder that is not there is empty, but not where all above it is missing too: there a drive is."""
-        if not self._folder.parent.is_dir():
+        above = self._folder.parent
+        if not above.is_dir() or (not self._folder.exists() and _has_lost_its_drive(above)):
             raise FileNotFoundError(errno.ENOENT, "there is no such folder; is the drive mounted?", str(self._folder))
         if os.path.lexists(self._folder) and not self._folder.is_dir():
             raise NotADirectoryError(errno.ENOTDIR, "it is no folder", str(self._folder))
@@ -78,11 +82,14 @@ class FolderStore:
         finally:
             os.close(descriptor)
 
-    def put(self, uploads: Sequence[Upload], last: Upload, meter: Meter) -> None:
+    def put(
+        self, uploads: Sequence[Upload], last: Upload, meter: Meter, confirm: Callable[[], None] = lambda: None
+    ) -> None:
         for upload in uploads:
             self._put(upload, meter)
         for folder in sorted({(self._folder / one.name).parent for one in uploads}):
             sync_folder(folder)
+        confirm()
         self._put(last, meter)
         sync_folder((self._folder / last.name).parent)
 
@@ -113,7 +120,8 @@ class FolderStore:
         if target.is_file() and target.stat().st_size == upload.size and _reads_back(upload, target):
             return
         scratch = _scratch(target)
-        remove_tree(scratch)
+        for left in target.parent.glob(f".{glob.escape(target.name)}.*.tmp"):  # by a process that was killed
+            remove_tree(left)
         try:
             with DurableFile(scratch) as file:
                 for piece in Pieces(upload, meter):
@@ -134,6 +142,10 @@ class FolderStore:
         finally:
             scratch.unlink(missing_ok=True)
         sync_folder(target.parent)
+
+
+def _has_lost_its_drive(folder: Path) -> bool:
+    return f"{folder}/".startswith(_MOUNTED) and not os.path.ismount(folder) and not any(folder.iterdir())
 
 
 def _reads_back(upload: Upload, target: Path) -> bool:

@@ -1,7 +1,7 @@
 """A repository of the Hugging Face Hub as a store: what belongs together is one commit there."""
 
 import errno
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from keepstep.config.address import Address
@@ -71,7 +71,9 @@ class HubStore:
             raise EOFError(f"it ends at byte {found.total}")
         target[:] = memoryview(found.data)
 
-    def put(self, uploads: Sequence[Upload], last: Upload, meter: Meter) -> None:
+    def put(
+        self, uploads: Sequence[Upload], last: Upload, meter: Meter, confirm: Callable[[], None] = lambda: None
+    ) -> None:
         from huggingface_hub import CommitOperationDelete
 
         prepared: dict[str, Prepared] = {}
@@ -103,6 +105,7 @@ class HubStore:
                 *(prepared[name].twin(self._path(copy)) for name, copy in copies.items()),
             ]
 
+        confirm()
         commit = self._repo.commit(f"Store {checkpoint or last.name}", operations)
         wrong = self._first_wrong(commit, prepared, copies)
         if wrong is not None:

@@ -2,7 +2,7 @@
 
 import errno
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ _PAGE = 1000
 _READ_BACK = 512 * BLOCK_SIZE
 _DELETED_AT_ONCE = 1000
 # Queries hold signatures.
-_QUERY = re.compile(r"\?[^\s\"')]*")
+_QUERY = re.compile(r"\?[\w.~%-]+=[^\s\"'<>)]*")
 _LONGEST_TEXT = 500
 
 RETRIES: dict[str, Any] = {
@@ -80,11 +80,14 @@ class ObjectsStore:
             raise EOFError(f"it ends at byte {offset + len(data)}")
         target[:] = memoryview(data)
 
-    def put(self, uploads: Sequence[Upload], last: Upload, meter: Meter) -> None:
+    def put(
+        self, uploads: Sequence[Upload], last: Upload, meter: Meter, confirm: Callable[[], None] = lambda: None
+    ) -> None:
         # The largest first: the others fill the gaps beside it.
         ordered = sorted(uploads, key=lambda one: -one.size)
         left = {one.name: one for folder in _folders(uploads) for one in self.list(folder)}
         run_on(min(_FILES, len(ordered)), iter(ordered), lambda one: self._put(one, left.get(one.name), meter))
+        confirm()
         self._put(last, None, meter)
 
     def write(self, name: str, data: bytes) -> None:

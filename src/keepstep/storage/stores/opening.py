@@ -40,7 +40,6 @@ def open_store(address: Address) -> Store:
 def _objects(address: Address) -> Store:
     # Here, so that nobody loads a client who has no use for it.
     from obstore.exceptions import BaseError
-    from obstore.store import from_url
 
     from keepstep.storage.stores.objects import CLIENT, RETRIES, ObjectsStore, safe_text
 
@@ -51,23 +50,33 @@ def _objects(address: Address) -> Store:
     if address.scheme == "s3" and (provider := _profile_credentials()) is not None:
         options["credential_provider"] = provider
     try:
-        store: ObjectStore = from_url(str(address), **options)
+        store = _store_of(address, options)
     except (BaseError, ValueError) as error:
         raise ConfigError(f"{address}: {safe_text(error)}") from None  # its own text may show what is secret
     return ObjectsStore(store, str(address), tags_are_md5=address.scheme == "s3")
+
+
+def _store_of(address: Address, options: dict[str, Any]) -> "ObjectStore":
+    """By its parts: as a URL, `#` and `%` in a name would lead to another folder."""
+    from obstore.store import AzureStore, GCSStore, S3Store
+
+    prefix = address.path or None
+    match address.scheme:
+        case "s3":
+            return S3Store(address.place, prefix=prefix, **options)
+        case "gs":
+            return GCSStore(address.place, prefix=prefix, **options)
+        case _:
+            return AzureStore(address.place, prefix=prefix, **options)
 
 
 def _profile_credentials() -> Any:
     """Of ~/.aws, where boto3 is installed to read it and the environment holds no keys; else None."""
     if os.environ.get("AWS_ACCESS_KEY_ID") or os.environ.get("AWS_SKIP_SIGNATURE"):
         return None
-    has_file = any(
-        Path(os.environ.get(name, default)).expanduser().is_file()
-        for name, default in (
-            ("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"),
-            ("AWS_CONFIG_FILE", "~/.aws/config"),
-        )
-    )
+    places = (("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"), ("AWS_CONFIG_FILE", "~/.aws/config"))
+    # Without a home the path stays as it is, and is no file.
+    has_file = any(os.path.isfile(os.path.expanduser(os.environ.get(name, default))) for name, default in places)
     if not has_file or importlib.util.find_spec("boto3") is None:
         return None
     from obstore.auth.boto3 import Boto3CredentialProvider

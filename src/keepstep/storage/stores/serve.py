@@ -9,7 +9,7 @@ import threading
 from typing import Any
 
 from keepstep.config.address import parse_address
-from keepstep.errors import KeepstepError
+from keepstep.errors import ConfigError, KeepstepError
 from keepstep.storage.stores.base import Store
 from keepstep.storage.stores.opening import open_store
 
@@ -32,15 +32,17 @@ def answer(store: Store, request: dict[str, Any]) -> bytes | bytearray:
             raise ValueError(f"{other} is no request")
 
 
-def serve(connection: socket.socket, store: Store) -> None:
-    """Answer one request after the other, until the other side closes."""
+def serve(connection: socket.socket, store: Store | KeepstepError) -> None:
+    """Answer one request after the other, until the other side closes: as the store does, or with this error."""
     with connection, connection.makefile("rb") as requests:
         for line in requests:
             data: bytes | bytearray = b""
             try:
+                if isinstance(store, KeepstepError):
+                    raise store
                 data = answer(store, json.loads(line))
                 head: dict[str, Any] = {"size": len(data)}
-            except (OSError, EOFError) as error:
+            except (OSError, EOFError, ConfigError) as error:
                 text = getattr(error, "strerror", None) or str(error)
                 code = getattr(error, "errno", None) or errno.EIO
                 head = {"error": type(error).__name__, "text": text, "errno": code}
@@ -53,10 +55,11 @@ def main() -> None:
     parent = os.getppid()
     control = socket.socket(fileno=int(sys.argv[1]))
     control.settimeout(_PARENT_SECONDS)
+    store: Store | KeepstepError
     try:
         store = open_store(parse_address(sys.argv[2]))
-    except KeepstepError as error:
-        raise SystemExit(str(error)) from None
+    except ConfigError as error:
+        store = error
     while os.getppid() == parent:
         try:
             told, descriptors, _, _ = socket.recv_fds(control, 1, 1)

@@ -79,7 +79,9 @@ class WebStore:
 
         self._ask(name, wanted, take)
 
-    def put(self, uploads: Sequence[Upload], last: Upload, meter: Meter) -> None:
+    def put(
+        self, uploads: Sequence[Upload], last: Upload, meter: Meter, confirm: Callable[[], None] = lambda: None
+    ) -> None:
         raise self._read_only()
 
     def write(self, name: str, data: bytes) -> None:
