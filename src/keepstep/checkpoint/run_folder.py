@@ -28,19 +28,25 @@ class RunFolder:
         world: the ranks.
         claim: the hold on the folder, where the caller has it already; he gives it back.
         naming: how checkpoints are called there.
+        taking: takes it, given folder, ranks and the number that the attempt must be above.
     """
 
     def __init__(
-        self, path: Path, world: World, claim: FolderClaim | None = None, naming: Naming = layout.NATIVE
+        self,
+        path: Path,
+        world: World,
+        claim: FolderClaim | None = None,
+        naming: Naming = layout.NATIVE,
+        taking: Callable[[Path, World, int], FolderClaim] = claim_folder,
     ) -> None:
         self.path, self._naming = path, naming
-        self._world = world
+        self._world, self._taking = world, taking
         self._claim, self._is_callers = claim, claim is not None
 
     def take(self, above: int = 0) -> FolderClaim:
         """Hold the folder, by an attempt with a higher number than `above`. Raises as `claim_folder`."""
         if self._claim is None:
-            self._claim = claim_folder(self.path, self._world, above)
+            self._claim = self._taking(self.path, self._world, above)
         return self._claim
 
     def give_back(self) -> None:

@@ -1,0 +1,62 @@
+"""Machines that each save to a folder of their own: one that is lost costs nothing."""
+
+import json
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.rig import forks, tiny
+from tests.rig.machines import BATCH, Machines, without_start
+
+SHAPES = [(2, 2), (1, 1, 1)]
+
+
+def twin(tmp_path: Path, size: int, **more: Any) -> list[dict[str, Any]]:
+    """The same job with one folder that all share, never stopped."""
+    job = tiny.Tiny(str(tmp_path / "twin"), batch=BATCH, **more)
+    return forks.values(lambda: tiny.train(job), size)
+
+
+def die_at(last: int) -> Callable[[int], None]:
+    """All machines go at this step."""
+
+    def on_step(step: int) -> None:
+        if step == last:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    return on_step
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+@pytest.mark.parametrize("sizes", SHAPES)
+def test_a_wiped_machine_costs_nothing(tmp_path: Path, sizes: tuple[int, ...], mode: str) -> None:
+    machines, names = Machines(tmp_path, sizes), "abc"[: len(sizes)]
+    job = tiny.Tiny("", total=12, period=3, mode=mode)
+    assert all(end.killed for end in machines.run(replace(job, on_step=die_at(11))))
+    newest = min(machines.steps(name)[-1] for name in names)
+    assert newest == 9 if mode == "sync" else newest >= 6
+    machines.wipe("b")
+    ended = machines.values(job)
+    assert {one["start"] for one in ended} == {newest}
+    assert without_start(ended) == without_start(twin(tmp_path, sum(sizes), total=12, period=3))
+    assert {name: machines.steps(name) for name in names} == {name: [9, 12] for name in names}
+
+
+def test_each_file_lies_on_two_machines_and_no_more(tmp_path: Path) -> None:
+    machines = Machines(tmp_path, (1, 1, 1))
+    machines.values(tiny.Tiny("", total=5))
+    common = {".metadata", "run.json", "manifest.json"}
+    for name, ranks in {"a": (0, 2), "b": (1, 0), "c": (2, 1)}.items():
+        folder = machines.run_folder(name) / "save-5"
+        own = {file for rank in ranks for file in (f"__{rank}_0.distcp", f"__{rank}.index")}
+        assert {file.name for file in folder.iterdir()} == own | common
+    texts = {(machines.run_folder(name) / "save-5" / "manifest.json").read_bytes() for name in "abc"}
+    assert len(texts) == 1
+    (row,) = [json.loads(line) for line in (machines.run_folder("a") / "saves.jsonl").read_text().splitlines()]
+    sizes = [one["bytes"] for one in row["ranks"]]
+    assert [one["copied_bytes"] for one in row["ranks"]] == [sizes[2], sizes[0], sizes[1]]
