@@ -2,7 +2,9 @@
 
 import os
 import shutil
+import signal
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -43,13 +45,28 @@ class Machines:
         """One rank's part."""
         name = self.name(dist.get_rank() if dist.is_initialized() else 0)
         os.environ[HOST_VARIABLE] = name
+        self._pids(name).mkdir(parents=True, exist_ok=True)
+        (self._pids(name) / str(os.getpid())).touch()
         return tiny.train(replace(job, batch=BATCH, save_dir=str(self.folder / name), peer_copies=1))
 
+    def _pids(self, name: str) -> Path:
+        return self.folder / "pids" / name
+
+    def die(self, name: str) -> None:
+        """End all ranks of a machine, called by one of them: itself last."""
+        for pid in sorted((int(file.name) for file in self._pids(name).iterdir()), key=lambda pid: pid == os.getpid()):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
     def start(self, job: tiny.Tiny) -> list[forks.Rank]:
+        shutil.rmtree(self.folder / "pids", ignore_errors=True)
         return forks.start(lambda: self.train(job), sum(self.sizes))
 
     def run(self, job: tiny.Tiny, seconds: float = 60) -> list[forks.Ended]:
-        return forks.run(lambda: self.train(job), sum(self.sizes), seconds)
+        ranks = self.start(job)
+        for rank in ranks:
+            rank.go()
+        return forks.wait_all(ranks, seconds)
 
     def values(self, job: tiny.Tiny) -> list[dict[str, Any]]:
         return forks.values(lambda: self.train(job), sum(self.sizes))
