@@ -56,8 +56,8 @@ class RunFolder:
             self._claim = None
 
     def is_lost(self) -> bool:
-        """Whether another job was seen to hold it. Only the main process looks."""
-        return self._world.broadcast(self._claim is not None and self._claim.is_lost)
+        """Whether another job was seen to hold it. Only those who hold a lock look."""
+        return any(self._world.gather(self._claim is not None and self._claim.is_lost))
 
     def damage_policy(
         self, config: CheckpointingConfig, repair: Callable[[int, FolderClaim], bool] = lambda step, claim: False

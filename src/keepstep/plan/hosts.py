@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Hosts:
 
     def of(self, rank: int) -> int:
         """The number of a rank's host."""
-        return next(number for number, ranks in enumerate(self.ranks) if rank in ranks)
+        return self._hosts[rank]
 
     def leads(self, rank: int) -> bool:
         """Whether a rank is the first of its host."""
@@ -31,15 +32,30 @@ class Hosts:
 
     def peer(self, rank: int) -> int | None:
         """Who keeps a copy of this rank's files: the rank at the same place on the next host; None on a lone host."""
-        if len(self.ranks) == 1:
-            return None
-        host = self.of(rank)
-        following = self.ranks[(host + 1) % len(self.ranks)]
-        return following[self.ranks[host].index(rank) % len(following)]
+        return self._peers.get(rank)
 
     def senders(self, rank: int) -> tuple[int, ...]:
         """Whose files this rank keeps a copy of."""
-        return tuple(other for ranks in self.ranks for other in ranks if self.peer(other) == rank)
+        return tuple(self._senders.get(rank, ()))
+
+    @cached_property
+    def _hosts(self) -> dict[int, int]:
+        return {rank: number for number, ranks in enumerate(self.ranks) for rank in ranks}
+
+    @cached_property
+    def _peers(self) -> dict[int, int]:
+        peers: dict[int, int] = {}
+        for ranks, following in zip(self.ranks, (*self.ranks[1:], self.ranks[0]), strict=True):
+            if ranks is not following:
+                peers |= {rank: following[place % len(following)] for place, rank in enumerate(ranks)}
+        return peers
+
+    @cached_property
+    def _senders(self) -> dict[int, list[int]]:
+        senders: dict[int, list[int]] = {}
+        for rank, peer in self._peers.items():
+            senders.setdefault(peer, []).append(rank)
+        return senders
 
 
 def hosts_of(names: Sequence[str]) -> Hosts:
