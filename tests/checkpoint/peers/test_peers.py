@@ -9,7 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
+from torch import nn
 
+import keepstep
+from keepstep.checkpoint.peers.hosts import HOST_VARIABLE
+from keepstep.config.training import InferenceConfig
 from tests.rig import forks, tiny
 from tests.rig.machines import BATCH, Machines, without_start
 
@@ -65,3 +70,44 @@ def test_each_file_lies_on_two_machines_and_no_more(tmp_path: Path) -> None:
     (row,) = [json.loads(line) for line in (machines.run_folder("a") / "saves.jsonl").read_text().splitlines()]
     sizes = [one["bytes"] for one in row["ranks"]]
     assert [one["copied_bytes"] for one in row["ranks"]] == [sizes[2], sizes[0], sizes[1]]
+
+
+def test_a_step_that_is_saved_again_changes_places(tmp_path: Path) -> None:
+    machines = Machines(tmp_path, (1, 1, 1))
+
+    def work(step: int | None) -> tuple[int, float]:
+        name = machines.name(forks.world.rank)
+        os.environ[HOST_VARIABLE] = name
+        model = nn.Linear(1, 1, bias=False)
+        nn.init.constant_(model.weight, 1.0)
+        config = keepstep.CheckpointingConfig(save_dir=str(tmp_path / name), period_steps=5, peer_copies=1)
+        with keepstep.Checkpointer(config, keepstep.JobState(model=model), "tiny", world=forks.world) as saver:
+            start = saver.resume(step)
+            if not start:
+                saver.save(5)
+                saver.save(10)
+                nn.init.constant_(model.weight, 2.0)
+                saver.save(5)
+            return start, model.weight.item()
+
+    assert forks.values(lambda: work(None), 3) == [(0, 2.0)] * 3
+    for name in "abc":
+        assert not (machines.run_folder(name) / ".keepstep").exists()
+    machines.wipe("c")
+    assert forks.values(lambda: work(5), 3) == [(5, 2.0)] * 3
+
+
+def test_a_job_of_a_file_refuses_them_as_yet(tmp_path: Path) -> None:
+    values = {"save_dir": str(tmp_path), "period_steps": 5, "peer_copies": 1}
+    with pytest.raises(ValidationError, match="jobs do not know it yet"):
+        InferenceConfig.model_validate({"batching": {"global_batch_size": 4}, "checkpointing": values})
+
+
+def test_a_job_that_never_saves_gives_the_folders_back(tmp_path: Path) -> None:
+    machines = Machines(tmp_path, (1, 1))
+    machines.values(tiny.Tiny("", total=5))
+    machines.wipe("b")
+    assert {one["start"] for one in machines.values(tiny.Tiny("", total=5, period="disable"))} == {5}
+    assert machines.steps("b") == [5]
+    for name in "ab":
+        assert not (machines.run_folder(name) / ".keepstep").exists()
