@@ -61,7 +61,7 @@ def test_an_unknown_key_is_refused_with_the_allowed_ones_and_a_guess() -> None:
     message = refusal(checkpointing(period_step=5))
     assert "trainer.checkpointing.period_step: unknown key" in message
     assert "did you mean period_steps?" in message
-    assert "num_to_keep, on_damage, on_save_error, period_steps, save_dir" in message
+    assert "num_to_keep, on_damage, on_save_error, peer_copies, period_steps, save_dir" in message
 
 
 def test_a_missing_key_is_named() -> None:

@@ -69,6 +69,7 @@ class Tiny:
     resume_step: int | None = None
     on_step: Callable[[int], None] | None = None
     mirror: Any = ()
+    peer_copies: Any = 0
 
 
 def build(rank: int = 0, size: int = 1, batch: int = 4, total: int = 10) -> dict[str, Any]:
@@ -93,7 +94,12 @@ def train(job: Tiny) -> dict[str, Any]:
     rank, size = (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
     parts = build(rank, size, job.batch, job.total)
     config = keepstep.CheckpointingConfig(
-        save_dir=job.save_dir, period_steps=job.period, num_to_keep=job.keep, mode=job.mode, mirror=job.mirror
+        save_dir=job.save_dir,
+        period_steps=job.period,
+        num_to_keep=job.keep,
+        mode=job.mode,
+        mirror=job.mirror,
+        peer_copies=job.peer_copies,
     )
     state = keepstep.JobState(**parts)
     checkpointer = keepstep.Checkpointer(config, state, run_name="tiny", total_steps=job.total, world=forks.world)

@@ -1,10 +1,11 @@
 """The facade that a training loop talks to."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from keepstep.checkpoint.claim import FolderClaim
 from keepstep.checkpoint.failed_saves import FailedSaves
@@ -12,6 +13,7 @@ from keepstep.checkpoint.garbage import no_collections
 from keepstep.checkpoint.identity import RunIdentity
 from keepstep.checkpoint.leaving import Told, launchers_asked, why_no_time
 from keepstep.checkpoint.mirrors.run_mirrors import RunMirrors
+from keepstep.checkpoint.peers.host_folders import folders_of
 from keepstep.checkpoint.probe import Probe, save_dir, settings_from_environment
 from keepstep.checkpoint.resume import Elsewhere, Resumed, look, refuse, resume
 from keepstep.checkpoint.run_folder import RunFolder
@@ -90,7 +92,8 @@ class Checkpointer:
         self._optional = state.optional
         self._loader = state.data
         self._probe = Probe(observed, self._components, self._world) if observed else None
-        self._run = RunFolder(self.folder, self._world, claim)
+        self._folders = folders_of(config, self._world)
+        self._run = RunFolder(self.folder, self._world, claim, taking=self._folders.take)
         facts = facts or RunFacts(run_name)
         self._identity = identity or RunIdentity(self.folder, self._world, facts, config, accept, state)
         self._identity.describe(state.stages)
@@ -103,6 +106,7 @@ class Checkpointer:
             in_background=config.mode == "async" and not observed,
             hang_seconds=config.hang_seconds,
             timeout_seconds=config.timeout_seconds,
+            placing=self._folders.placing,
         )
         self._is_warm = False
         self._last_step: int | None = None
@@ -166,7 +170,8 @@ class Checkpointer:
         take = (lambda: self._run.take(self._mirrors.attempt)) if saves else None
         brought = self._mirrors.bring(take, step, self._guard_elsewhere)
         # Nothing is written, not even a lock, before it is known that this is a start.
-        decision = look(self.folder, self._world, step)
+        among = self._assemble(step, saves=saves)
+        decision = look(self.folder, self._world, step, among=among)
         if not brought:
             refuse(self.folder, decision)
             if decision.candidates:
@@ -176,8 +181,23 @@ class Checkpointer:
         trace_this_process(self._world.rank)
         if take is not None:
             take()
-        policy = self._run.damage_policy(self.config, self._mirrors.repair)
-        return resume(self.folder, self._components, self._world, step, self._optional, policy, self._guard, brought)
+        policy = self._folders.policy(self._run.damage_policy(self.config, self._mirrors.repair))
+        optional, guard = self._optional, self._guard
+        return resume(self.folder, self._components, self._world, step, optional, policy, guard, brought, among)
+
+    def _assemble(self, step: int | None, *, saves: bool) -> Collection[int] | None:
+        """Bring what lies on other hosts. A job that never saves holds the folders for as long as that takes."""
+
+        def judge(found: int, where: str, record: Mapping[str, Any]) -> None:
+            self._identity.know(found, where, record)
+            self._guard(found)
+
+        policy = self._run.damage_policy(self.config)
+        try:
+            return self._folders.assemble(self.folder, step, self._run.take, judge, policy)
+        finally:
+            if not saves:
+                self._run.give_back()
 
     def _guard_elsewhere(self, one: Elsewhere) -> None:
         self._identity.know(one.step, one.where, one.record)
@@ -190,7 +210,7 @@ class Checkpointer:
 
     def _warn_if_volatile(self) -> None:
         if self._probe is None:
-            warn_if_volatile(self.folder, self._world, has_mirror=bool(self.config.mirror))
+            warn_if_volatile(self.folder, self._world, has_mirror=bool(self.config.mirror) or self._folders.has_copies)
 
     def _try_out(self) -> None:
         """Meet now, and not after hours, state that cannot be stored; and learn what saves took before."""

@@ -59,6 +59,7 @@ class _Seen:
     """What a rank sees of the main process's lock, and whether it could leave a file beside it."""
 
     host: str
+    place: str  # a rank may call its folder otherwise
     sees_lock: bool
     problem: str = ""
 
@@ -90,15 +91,25 @@ def claim_folder(folder: Path, world: World, above: int = 0) -> FolderClaim:
     claim = FolderClaim(number, lock)
     if world.size > 1:
         try:
-            _check_that_it_is_shared(folder, number, world)
+            check_that_it_is_shared(folder, number, world, range(world.size))
         except BaseException:
             claim.release()
             raise
     return claim
 
 
-def _check_that_it_is_shared(folder: Path, number: int, world: World) -> None:
-    """Each rank looks for the main process's lock and leaves a file that the main process looks for."""
+def check_that_it_is_shared(folder: Path, number: int, world: World, called: Sequence[int]) -> None:
+    """Each rank looks for the main process's lock and leaves a file that the main process looks for. Collective.
+
+    Args:
+        folder: the run's folder.
+        number: of the lock.
+        world: the ranks that must share it.
+        called: how each of them is called in the error.
+
+    Raises:
+        ResumeError: on all of them.
+    """
     told = world.gather(_leave_sign(folder, number, world.rank))
     left = [rank for rank, seen in enumerate(told) if rank and seen.sees_lock and not seen.problem]
     found = world.broadcast(_appearing(folder, number, left) if world.rank == 0 else [])
@@ -108,28 +119,29 @@ def _check_that_it_is_shared(folder: Path, number: int, world: World) -> None:
     apart = [rank for rank in range(1, world.size) if rank not in found]
     if not apart:
         return
-    place = world.broadcast(str(folder))  # one text for all: a rank may call its folder otherwise
-    hosts = ", ".join(f"rank {rank} ({told[rank].host}{_because(told[rank].problem)})" for rank in apart[:_SHOWN])
+    hosts = ", ".join(
+        f"rank {called[rank]} ({told[rank].host}{_because(told[rank].problem)})" for rank in apart[:_SHOWN]
+    )
     more = f" and {len(apart) - _SHOWN} more" if len(apart) > _SHOWN else ""
     raise ResumeError(
-        f"the ranks do not share {place}: what rank 0 ({told[0].host}) writes there and what {hosts}{more} write is "
-        "not in one folder. save_dir must lie on a file system that all nodes see",
-        rank=apart[0],
+        f"the ranks do not share {told[0].place}: what rank {called[0]} ({told[0].host}) writes there and what "
+        f"{hosts}{more} write is not in one folder. save_dir must lie on a file system that all nodes see",
+        rank=called[apart[0]],
         phase="looking whether the ranks share the folder",
     )
 
 
 def _leave_sign(folder: Path, number: int, rank: int) -> _Seen:
     if rank == 0:
-        return _Seen(host_name(), sees_lock=True)
+        return _Seen(host_name(), str(folder), sees_lock=True)
     lock = folder / layout.KEEPSTEP_FOLDER / f"lock-{number}"
     if not _appears(lock):
-        return _Seen(host_name(), sees_lock=False)
+        return _Seen(host_name(), str(folder), sees_lock=False)
     try:
         _sign(folder, number, rank).touch()
     except OSError as error:
-        return _Seen(host_name(), sees_lock=True, problem=str(error))
-    return _Seen(host_name(), sees_lock=True)
+        return _Seen(host_name(), str(folder), sees_lock=True, problem=str(error))
+    return _Seen(host_name(), str(folder), sees_lock=True)
 
 
 def _appears(path: Path) -> bool:

@@ -4,7 +4,7 @@ import contextlib
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -105,11 +105,24 @@ class Elsewhere:
         return self.where
 
 
-def look(folder: Path, world: World, requested: int | None = None, naming: Naming = layout.NATIVE) -> ResumeDecision:
+def look(
+    folder: Path,
+    world: World,
+    requested: int | None = None,
+    naming: Naming = layout.NATIVE,
+    among: Collection[int] | None = None,
+) -> ResumeDecision:
     """Find out what a start would do. Collective, changes nothing.
 
     Every rank lists the folder; the main process decides; ranks that see other checkpoints are an error. On what is
     mounted from elsewhere, files that are missing or short get some time to come.
+
+    Args:
+        folder: the run's folder.
+        world: the ranks.
+        requested: the step that is wanted; None for the newest.
+        naming: how checkpoints are called there.
+        among: only these steps are looked at, where that was decided before; None for all.
 
     Raises:
         ResumeError: a rank could not look, or sees another listing.
@@ -119,7 +132,8 @@ def look(folder: Path, world: World, requested: int | None = None, naming: Namin
         with agreed(world, f"looking for checkpoints in {folder}", ResumeError):
             seen = survey(folder, naming)
             abandoned = abandoned_by(read_line(folder))
-            found = [c.found for c in seen.checkpoints if not abandoned(c.found.step, c.manifest)]
+            present = [c for c in seen.checkpoints if among is None or c.found.step in among]
+            found = [c.found for c in present if not abandoned(c.found.step, c.manifest)]
             quarantined = quarantined_steps(folder)
         is_late = is_remote and any(one.may_arrive or one.may_grow for one in found)
         told = world.gather(([(f.step, f.condition) for f in found], is_late))
@@ -174,6 +188,7 @@ def resume(
     policy: DamagePolicy = DamagePolicy(),
     guard: Callable[[int], None] = lambda step: None,
     elsewhere: Sequence[Elsewhere] = (),
+    among: Collection[int] | None = None,
 ) -> Resumed:
     """Restore the newest good checkpoint, or say that this is a fresh start. Collective.
 
@@ -186,6 +201,7 @@ def resume(
         policy: what is done about damaged ones.
         guard: called on all ranks with the step that is to be loaded next; raises where that must not be.
         elsewhere: checkpoints that are tried before those in the folder, in this order.
+        among: as of `look`.
 
     Raises:
         CheckpointNotFoundError: the requested step is not there.
@@ -193,7 +209,7 @@ def resume(
         StateMismatchError: the checkpoint does not fit the registered state; nothing was changed.
         ResumeError: a rank failed; named on all ranks.
     """
-    decision = look(folder, world, requested)
+    decision = look(folder, world, requested, among=among)
     warn_of_ignored(folder, decision, world)
     if not elsewhere or decision.start is Start.TOO_NEW:
         refuse(folder, decision)

@@ -30,19 +30,25 @@ class RunFolder:
         world: the ranks.
         claim: the hold on the folder, where the caller has it already; he gives it back.
         naming: how checkpoints are called there.
+        taking: takes it, given folder, ranks and the number that the attempt must be above.
     """
 
     def __init__(
-        self, path: Path, world: World, claim: FolderClaim | None = None, naming: Naming = layout.NATIVE
+        self,
+        path: Path,
+        world: World,
+        claim: FolderClaim | None = None,
+        naming: Naming = layout.NATIVE,
+        taking: Callable[[Path, World, int], FolderClaim] = claim_folder,
     ) -> None:
         self.path, self._naming = path, naming
-        self._world = world
+        self._world, self._taking = world, taking
         self._claim, self._is_callers = claim, claim is not None
 
     def take(self, above: int = 0) -> FolderClaim:
         """Hold the folder, by an attempt with a higher number than `above`. Raises as `claim_folder`."""
         if self._claim is None:
-            self._claim = claim_folder(self.path, self._world, above)
+            self._claim = self._taking(self.path, self._world, above)
         return self._claim
 
     def give_back(self) -> None:
@@ -52,8 +58,8 @@ class RunFolder:
             self._claim = None
 
     def is_lost(self) -> bool:
-        """Whether another job was seen to hold it. Only the main process looks."""
-        return self._world.broadcast(self._claim is not None and self._claim.is_lost)
+        """Whether another job was seen to hold it. Only those who hold a lock look."""
+        return any(self._world.gather(self._claim is not None and self._claim.is_lost))
 
     def damage_policy(
         self, config: CheckpointingConfig, repair: Callable[[int, FolderClaim], bool] = lambda step, claim: False

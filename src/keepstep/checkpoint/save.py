@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from keepstep.checkpoint.claim import FolderClaim
 from keepstep.checkpoint.snapshot import Snapshot
@@ -99,12 +99,62 @@ class Saved:
     commit_seconds: float
 
 
+class Placing(Protocol):
+    """Where the files of a save lie: in one folder that all ranks share, or in one for each host. Collective but for
+    `leads`."""
+
+    def leads(self, rank: int) -> bool:
+        """Whether this rank does what is done once in its folder."""
+
+    def prepare(self, request: SaveRequest, size: int, world: World) -> None:
+        """Make room and the temporary folder; `size` bytes come from this rank. Raises SaveError."""
+
+    def copy(self, request: SaveRequest, own: Written, shares: list[Written], world: World) -> list[Written]:
+        """Put what this rank has written where else it must lie. Returns the shares, on the main process. Raises
+        SaveError."""
+
+    def commit(self, request: SaveRequest, parts: MetadataParts, shares: Sequence[Written], world: World) -> None:
+        """Complete the checkpoint and let it take its name. Raises SaveError."""
+
+    def retain(self, request: SaveRequest, world: World) -> None:
+        """Delete what the retention rule gives up; a failure of that warns."""
+
+
+class OneFolder:
+    """All ranks share the folder, and the main process does what is done once."""
+
+    def leads(self, rank: int) -> bool:
+        return rank == 0
+
+    def prepare(self, request: SaveRequest, size: int, world: World) -> None:
+        sizes = world.to_main(size)
+        with agreed(world, phase_of(request, "preparing"), SaveError):
+            if world.rank == 0:
+                prepare(request, sum(sizes))
+
+    def copy(self, request: SaveRequest, own: Written, shares: list[Written], world: World) -> list[Written]:
+        return shares
+
+    def commit(self, request: SaveRequest, parts: MetadataParts, shares: Sequence[Written], world: World) -> None:
+        with agreed(world, phase_of(request, "committing"), SaveError):
+            if world.rank == 0:
+                _commit(request, parts, shares, world.size)
+
+    def retain(self, request: SaveRequest, world: World) -> None:
+        if world.rank == 0:
+            apply_retention(request)
+
+
+ONE_FOLDER = OneFolder()
+
+
 def save(
     request: SaveRequest,
     snapshot: Snapshot,
     world: World,
     writer: Writer,
     parts: MetadataParts,
+    placing: Placing = ONE_FOLDER,
 ) -> Saved:
     """Write and commit a snapshot. All ranks take part, in the foreground or in the background (`world` tells how).
 
@@ -114,35 +164,34 @@ def save(
         world: how the ranks meet.
         writer: writes the shards.
         parts: what the main process knows of the files' content from earlier saves.
+        placing: where the files lie.
 
     Raises:
         SaveError: on every rank, naming the rank that failed. Nothing was committed.
     """
     started = time.monotonic()
+    own = Written()
     try:
-        sizes = world.to_main(snapshot.image.shard.size)
-        with agreed(world, phase_of(request, "preparing"), SaveError):
-            if world.rank == 0:
-                prepare(request, sum(sizes))
+        placing.prepare(request, snapshot.image.shard.size, world)
 
         def write() -> Written:
+            nonlocal own
             written = write_shard(request.temporary, snapshot.image, writer, snapshot.fragment)
-            return replace(written, seconds={"snapshot": snapshot.seconds, **written.seconds})
+            own = replace(written, seconds={"snapshot": snapshot.seconds, **written.seconds})
+            return own
 
         shares = told_to_main(world, phase_of(request, "writing shards"), write, SaveError)
+        shares = placing.copy(request, own, shares, world)
         committing = time.monotonic()
-        with agreed(world, phase_of(request, "committing"), SaveError):
-            if world.rank == 0:
-                _commit(request, parts, shares, world.size)
+        placing.commit(request, parts, shares, world)
     except BaseException:
-        if world.rank == 0:
+        if placing.leads(world.rank):
             discard(request.temporary)
         raise
     finally:
         snapshot.image.release()
     saved = Saved(request.step, tuple(shares), time.monotonic() - started, time.monotonic() - committing)
-    if world.rank == 0:
-        apply_retention(request)
+    placing.retain(request, world)
     # Nobody goes on before the folder is as it will be.
     world.broadcast(None)
     return saved
@@ -168,7 +217,9 @@ def prepare(request: SaveRequest, size: int) -> None:
             discard(request.folder / name)
     for checkpoint in found.checkpoints:
         if _is_of_an_abandoned_line(request, checkpoint):
-            _set_aside(request, checkpoint.path, f"this run went on from step {request.parent or 0}")
+            set_aside(
+                request.folder, request.attempt, checkpoint.path, f"this run went on from step {request.parent or 0}"
+            )
     remove_tree(request.temporary)
     if missing_bytes(free_bytes(request.folder), size):
         _make_room(request, size)
@@ -241,11 +292,21 @@ def seal(request: SaveRequest, files: Mapping[str, FileRecord], world_size: int)
     files[layout.RUN_RECORD] = write_file(folder / layout.RUN_RECORD, record.encode())
     manifest = Manifest(request.step, request.attempt, world_size, request.components, files)
     write_file(folder / layout.MANIFEST, manifest_text(manifest, digest_of_bytes).encode())
+    put_in_place(request, replaces=_is_complete(request))
+
+
+def put_in_place(request: SaveRequest, *, replaces: bool) -> None:
+    """Let a finished folder take its name. `replaces`: a checkpoint has that name, and the new one is worth more.
+
+    Raises:
+        OSError: nothing was committed.
+        RunInUseError: another job has taken the folder.
+    """
+    folder, final = request.content, request.final
     # Every name in the folder must be durable before the folder gets the name that makes it a checkpoint.
     sync_folder(folder)
-    final = request.final
     request.claim.confirm()
-    if _is_complete(request) and exchange(folder, final):
+    if replaces and exchange(folder, final):
         try:
             sync_folder(final.parent)
         except OSError:
@@ -255,7 +316,7 @@ def seal(request: SaveRequest, files: Mapping[str, FileRecord], world_size: int)
         discard(folder)
         return
     if os.path.lexists(final):
-        _set_aside(request, final, "its name was needed for a new checkpoint")
+        set_aside(request.folder, request.attempt, final, "its name was needed for a new checkpoint")
     publish(folder, final)
 
 
@@ -265,11 +326,11 @@ def _is_complete(request: SaveRequest) -> bool:
     return is_folder and inspect(final, request.step).found.condition is Condition.COMPLETE
 
 
-def _set_aside(request: SaveRequest, path: Path, why: str) -> None:
+def set_aside(folder: Path, attempt: int, path: Path, why: str) -> None:
     """Take a folder out of the way and keep it: it may be the only copy of something."""
-    aside = request.folder / layout.SET_ASIDE
+    aside = folder / layout.SET_ASIDE
     make_folders(aside)
-    target = aside / f"{path.name}-{request.attempt}"
+    target = aside / f"{path.name}-{attempt}"
     while os.path.lexists(target):
         target = target.with_name(target.name + "x")
     path.rename(target)

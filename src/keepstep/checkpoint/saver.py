@@ -7,10 +7,11 @@ from collections.abc import Iterator, Sequence
 
 from keepstep.checkpoint.background import PendingSave
 from keepstep.checkpoint.meeting import Meetings, naming_failures
-from keepstep.checkpoint.save import Saved, SaveRequest, phase_of, save
+from keepstep.checkpoint.save import ONE_FOLDER, Placing, Saved, SaveRequest, phase_of, save
 from keepstep.checkpoint.snapshot import Snapshot, Snapshots
 from keepstep.checkpoint.watchdog import watched
 from keepstep.dcp.fragments import MetadataParts
+from keepstep.dcp.writer import Written
 from keepstep.dist.background import LONGEST_SECONDS, BackgroundWorld
 from keepstep.dist.world import World, host_name
 from keepstep.plan.pace import straggler
@@ -34,6 +35,7 @@ class Saver:
         in_background: the job goes on while its state is written, where memory allows that.
         hang_seconds: a save that takes longer prints where it hangs.
         timeout_seconds: how long a rank that hangs is waited for in the background.
+        placing: where files of saves lie.
     """
 
     def __init__(
@@ -44,8 +46,9 @@ class Saver:
         in_background: bool,
         hang_seconds: float = 600.0,
         timeout_seconds: float = LONGEST_SECONDS,
+        placing: Placing = ONE_FOLDER,
     ) -> None:
-        self._world = world
+        self._world, self._placing = world, placing
         self._hang_seconds = hang_seconds
         self._meetings = Meetings(world, timeout_seconds)
         self._snapshots = Snapshots(components, world, buffered=in_background)
@@ -134,7 +137,7 @@ class Saver:
             self._background_writer.release()
 
     def _save(self, request: SaveRequest, snapshot: Snapshot, world: World, writer: Writer) -> Saved:
-        saved = save(request, snapshot, world, writer, self._parts)
+        saved = save(request, snapshot, world, writer, self._parts, self._placing)
         self._took.append(snapshot.seconds + saved.seconds)
         if world.rank == 0:
             self._tell(request, snapshot, saved)
@@ -166,7 +169,7 @@ class Saver:
             seconds=saved.seconds,
             commit_seconds=saved.commit_seconds,
             ranks=[
-                {"host": host, "bytes": share.size, **share.seconds}
+                {"host": host, "bytes": share.size, **_copied(share), **share.seconds}
                 for host, share in zip(self._hosts, saved.shares, strict=True)
             ],
             straggler=slow,
@@ -179,3 +182,7 @@ class Saver:
         except BaseException:
             self._snapshots.forget_told()
             raise
+
+
+def _copied(share: Written) -> dict[str, int]:
+    return {"copied_bytes": share.copied} if share.copied else {}

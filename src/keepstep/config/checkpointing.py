@@ -3,7 +3,7 @@
 import difflib
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from keepstep.config.base import Section
 from keepstep.config.mirror import Mirrors
@@ -62,7 +62,8 @@ class CheckpointingConfig(Section):
 
     Attributes:
         save_dir: folder of all runs. A training run saves to `<save_dir>/<run.name>/save-<step>`, an inference job to
-            `<save_dir>/save-<step>`. With several nodes it must lie on a file system that all of them see.
+            `<save_dir>/save-<step>`. With several nodes it must lie on a file system that all of them see, but for
+            `peer_copies`.
         period_steps: save every that many steps and at the last step; "last_step": only there; "disable": never.
         num_to_keep: how many checkpoints remain after a save; None keeps all.
         mode: "sync": the job waits until a checkpoint is committed; "async": it goes on as soon as its state is copied
@@ -76,6 +77,9 @@ class CheckpointingConfig(Section):
             `max_failed_saves` of them fail in a row. The last step's save and that of a stop raise in any case.
         max_failed_saves: so many in a row end the job.
         mirror: where a second copy of the checkpoints goes: an address, or a section with one, or several of them.
+        peer_copies: 1: `save_dir` is a folder of the same path that each machine has for itself (a local disk, or
+            `/dev/shm`), and each rank's files are copied to the next machine as well: a job that loses one goes on from
+            the newest checkpoint that the others can put together. 0: all machines share `save_dir`.
         guards: what a difference between a checkpoint's run.json and this job does to a resume, by field:
             "refuse" (exit code 3), "warn" or "accept". docs/guards.md lists fields and defaults.
         stop_signals: on these the job saves the step that it is at and leaves.
@@ -95,8 +99,18 @@ class CheckpointingConfig(Section):
     on_save_error: Literal["stop", "continue"] = "stop"
     max_failed_saves: Annotated[int, Field(ge=1)] = 3
     mirror: Mirrors = ()
+    peer_copies: Literal[0, 1] = 0
     guards: Annotated[dict[str, GuardPolicy], AfterValidator(_known_fields)] = Field(default_factory=dict)
     stop_signals: tuple[StopSignal, ...] = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2")
     grace_seconds: Annotated[float | None, Field(gt=0)] = None
     hang_seconds: Annotated[float, Field(gt=0)] = 600.0
     timeout_seconds: Annotated[float, Field(gt=0)] = 7200.0
+
+    @model_validator(mode="after")
+    def _copies_have_one_way(self) -> "CheckpointingConfig":
+        if self.peer_copies and self.mirror:
+            raise ValueError(
+                "peer_copies: 1 and a mirror do not go together yet: a machine's folder holds only a part of each "
+                "checkpoint. Take one of them"
+            )
+        return self

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Literal
 
-from pydantic import Field, PositiveFloat, field_validator, model_validator
+from pydantic import AfterValidator, Field, PositiveFloat, field_validator, model_validator
 
 from keepstep.config.base import Section
 from keepstep.config.checkpointing import CheckpointingConfig
@@ -176,6 +176,15 @@ class LoggingConfig(Section):
     period_steps: Count = 10
 
 
+def _in_one_folder(config: CheckpointingConfig) -> CheckpointingConfig:
+    if config.peer_copies:
+        raise ValueError("peer_copies: 1 works with a Checkpointer in a loop of your own; jobs do not know it yet")
+    return config
+
+
+SharedCheckpointing = Annotated[CheckpointingConfig, AfterValidator(_in_one_folder)]
+
+
 class TrainerConfig(Section):
     """A training job.
 
@@ -196,7 +205,7 @@ class TrainerConfig(Section):
     data: DataConfig = DataConfig()
     pipeline: PipelineConfig = PipelineConfig()
     logging: LoggingConfig = LoggingConfig()
-    checkpointing: CheckpointingConfig
+    checkpointing: SharedCheckpointing
     export_to: Annotated[str, Field(min_length=1)] | None = None
     export_mapper: Annotated[str, Field(min_length=1)] | None = None
 
@@ -217,5 +226,5 @@ class InferenceConfig(Section):
     model_stage_factory: ModelStageFactoryConfig = ModelStageFactoryConfig()
     num_workers: Annotated[int, Field(strict=True, ge=0)] = 0
     logging: LoggingConfig = LoggingConfig()
-    checkpointing: CheckpointingConfig
+    checkpointing: SharedCheckpointing
     output_to: Annotated[str, Field(min_length=1)] | None = None

@@ -21,11 +21,13 @@ class Written:
         files: size and digest of each of its files.
         fragment: its part of `.metadata`, if that is not the one of its last save.
         seconds: what took how long.
+        copied: bytes of other ranks' files that it has written a copy of.
     """
 
     files: dict[str, FileRecord] = field(default_factory=dict)
     fragment: Fragment | None = None
     seconds: dict[str, float] = field(default_factory=dict)
+    copied: int = 0
 
     @property
     def size(self) -> int:
