@@ -165,7 +165,7 @@ def test_the_other_job_on_the_mirror_is_named_once_and_nothing_more_goes_there(
     first.committed(5, forced=False)
     until(lambda: stored(work) == [5])
     second = Beside(Work(work.mirror, work.folder, "exp", 2, "another job", layout.NATIVE))
-    until(lambda: (Path(work.mirror.address[7:]) / "exp/.keepstep/attempts/2").exists())
+    until(lambda: (Path(work.mirror.address[7:]) / "exp/.keepstep/attempts/2/holder.json").exists())
     make_checkpoint(work.folder, 10, attempt=1)
     second.close()
     first.committed(10, forced=False)
