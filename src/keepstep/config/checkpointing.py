@@ -1,12 +1,12 @@
 """Where and how often a job saves."""
 
 import difflib
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from keepstep.config.base import Section
-from keepstep.config.mirror import Mirrors
+from keepstep.config.mirror import Mirrors, unprinted
 
 Period = int | Literal["last_step", "disable"]
 GuardPolicy = Literal["refuse", "warn", "accept"]
@@ -88,6 +88,14 @@ class CheckpointingConfig(Section):
         hang_seconds: a save or a resume that takes longer prints the stacks of all threads, and goes on waiting.
         timeout_seconds: how long ranks wait for each other before they give up.
     """
+
+    @model_validator(mode="before")
+    @classmethod
+    def _hide_addresses(cls, values: Any) -> Any:
+        """Errors print what was given: a mirror's address may hold what must not be shown."""
+        if isinstance(values, dict) and "mirror" in values:
+            return {**values, "mirror": unprinted(values["mirror"])}
+        return values
 
     save_dir: Annotated[str, Field(min_length=1)]
     period_steps: Annotated[Period, BeforeValidator(_period)]

@@ -48,7 +48,7 @@ def _several(value: Any) -> Any:
     if value is None:
         return ()
     many = value if isinstance(value, list | tuple) else (value,)
-    return tuple(_unprinted({"address": one} if isinstance(one, str) else one) for one in many)
+    return tuple(unprinted({"address": one} if isinstance(one, str) else one) for one in many)
 
 
 class _Unprinted(str):
@@ -60,13 +60,13 @@ class _Unprinted(str):
         return "..."
 
 
-def _unprinted(value: Any) -> Any:
+def unprinted(value: Any) -> Any:
     """The same with every text in it such that printing it shows nothing."""
     if isinstance(value, str):
         return _Unprinted(value)
     if isinstance(value, dict):
-        return {key: one if key == "fetch" else _unprinted(one) for key, one in value.items()}
-    return [_unprinted(one) for one in value] if isinstance(value, list | tuple) else value
+        return {key: one if key == "fetch" else unprinted(one) for key, one in value.items()}
+    return [unprinted(one) for one in value] if isinstance(value, list | tuple) else value
 
 
 def _distinct(mirrors: tuple[MirrorConfig, ...]) -> tuple[MirrorConfig, ...]:

@@ -14,7 +14,9 @@ SET_ASIDE = f"{KEEPSTEP_FOLDER}/set-aside"
 _STEP = r"(0|[1-9][0-9]{0,18})"
 _UNCOMMITTED = re.compile(rf"\.(?:save|checkpoint)-{_STEP}\.(tmp|del)-{_STEP}", re.ASCII)
 _SAFE_FILE = re.compile(r"[A-Za-z0-9._-]{1,200}", re.ASCII)
-_NATIVE_FILE = re.compile(r"__[0-9]+(_[0-9]+\.distcp|\.index)", re.ASCII)
+_NATIVE_NAME = r"(__[0-9]+(_[0-9]+\.distcp|\.index)|\.metadata|run\.json)"
+# The second form is what a process leaves that is killed while it writes to a folder.
+_NATIVE_FILE = re.compile(rf"{_NATIVE_NAME}|\.({_NATIVE_NAME}|manifest\.json)\.[0-9]+\.tmp", re.ASCII)
 _LONGEST_PATH = 1000
 
 
@@ -98,7 +100,7 @@ def index_name(rank: int) -> str:
 
 def is_native_file(name: str) -> bool:
     """Whether keepstep gives this name to a file of its own checkpoints, the manifest left out."""
-    return name in (METADATA, RUN_RECORD) or _NATIVE_FILE.fullmatch(name) is not None
+    return _NATIVE_FILE.fullmatch(name) is not None
 
 
 def is_safe_file_name(name: str) -> bool:

@@ -53,7 +53,7 @@ class FolderStore:
                     status = os.lstat(full)
                 except FileNotFoundError:
                     continue
-                if stat.S_ISREG(status.st_mode) and not _is_scratch(name):
+                if stat.S_ISREG(status.st_mode):
                     relative = os.path.relpath(full, self._folder)
                     found.append(StoredObject(relative, status.st_size, status.st_mtime))
         return sorted(found, key=lambda one: one.name)
@@ -158,7 +158,3 @@ def _reads_back(upload: Upload, target: Path) -> bool:
 
 def _scratch(target: Path) -> Path:
     return target.with_name(f".{target.name}.{os.getpid()}.tmp")
-
-
-def _is_scratch(name: str) -> bool:
-    return name.startswith(".") and name.endswith(".tmp")
