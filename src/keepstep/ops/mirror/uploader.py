@@ -103,6 +103,8 @@ class Uploader:
             with hold(self.folder, copy.step, naming=naming) as checkpoint:
                 pushed = push_checkpoint(checkpoint, self.store, self.prefix, self.meter(), self.fence.confirm)
         except (CheckpointNotFoundError, DamagedCheckpointError, ChangedFileError, TakenNameError) as error:
+            if isinstance(error, TakenNameError):
+                self._begun.discard(copy.step)  # what lies there is not ours to clear away
             self._hopeless.add(copy)
             self.tell({"event": "given up", "step": copy.step, "attempt": copy.attempt, "problem": str(error)})
             return
