@@ -81,6 +81,7 @@ bench: setup
 	$(BIN)/python -m benchmarks.checkpoint --gib 1.5
 	$(BIN)/python -m benchmarks.planning
 	$(BIN)/python -m benchmarks.listing
+	$(BIN)/python -m benchmarks.mirror
 	$(BIN)/python -m benchmarks.mirror_listing
 	$(BIN)/python -m benchmarks.diff
 	$(BIN)/python -m benchmarks.export
