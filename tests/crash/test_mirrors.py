@@ -145,6 +145,18 @@ def test_no_credential_is_in_what_a_run_leaves(s3: str, tmp_path: Path, capfd: p
     assert not [data for data in left if any(secret in data for secret in secrets)]
 
 
+def _await_progress(address: str) -> None:
+    """Wait until the mirror has a newer checkpoint than now."""
+    store = open_store(parse_address(address))
+
+    def newest() -> int:
+        return max((one.found.step for one in survey_store(store, "tiny").complete), default=0)
+
+    before, end = newest(), time.monotonic() + 60
+    while newest() <= before < 20 and time.monotonic() < end:
+        time.sleep(0.05)
+
+
 def _wiped_again_and_again(base: Path, address: str, wipes: int, size: int, fetch: str = "download") -> list[int]:
     """Run to the end, the machine going away at random moments with all that is on its disk. Returns the starts."""
     chance, starts = random.Random(7), list[int]()
@@ -156,6 +168,8 @@ def _wiped_again_and_again(base: Path, address: str, wipes: int, size: int, fetc
         for rank in ranks:
             rank.go()
         if number < wipes:
+            if number % 3 == 2:  # however slow the machine is, it comes further now and then
+                _await_progress(address)
             time.sleep(chance.uniform(0.3, 2.5) * size)
             for rank in ranks:
                 rank.kill()
