@@ -174,3 +174,18 @@ def test_the_other_job_on_the_mirror_is_named_once_and_nothing_more_goes_there(
     assert stored(work) == [5]
     assert "another job" in caplog.text
     assert not first.finish(lambda: left(5))
+
+
+def test_a_system_without_threads_stops_nothing(work: Work, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(thread: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("threading.Thread.start", refuse)
+        beside = Beside(work)
+    make_checkpoint(work.folder, 5)
+    beside.committed(5, forced=False)
+
+    assert beside.finish(lambda: left(60))
+    assert stored(work) == [5]
+    assert beside.failures == 1

@@ -94,3 +94,17 @@ def test_a_job_that_has_asked_may_fork_workers_that_ask_too(address: str) -> Non
 
 def test_a_folder_needs_no_other_process(tmp_path: Path) -> None:
     assert not isinstance(open_apart(parse_address(f"file://{tmp_path}")), ApartStore)
+
+
+def test_a_job_that_goes_in_the_middle_of_an_answer_leaves_no_traceback(
+    address: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    store = ApartStore(parse_address(address))
+    connection = store._connection()
+    connection.sendall(b'{"do": "range", "name": "run/large", "offset": 0, "length": 20000000}\n')
+    assert connection.recv(10)
+    connection.close()  # with most of it unread
+
+    assert store.read("a", 10) == b"abc"
+    store.close()
+    assert "Traceback" not in capfd.readouterr().err

@@ -25,6 +25,7 @@ _MODULE = "keepstep.ops.mirror.process"
 _MOST_STARTS = 5
 _TOLD_SECONDS = 10.0
 _LONGEST_ERROR = 2000
+_KILL_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -128,12 +129,17 @@ class Beside:
         return self._is_finished
 
     def close(self) -> None:
-        """End it at once."""
+        """End it at once. One that hangs in the kernel, as on a drive that does not answer, is not waited for long."""
         self._is_closing = True
         process = self._process
-        if process is not None:
-            process.kill()
-            process.wait()
+        if process is None:
+            return
+        process.kill()
+        try:
+            process.wait(_KILL_SECONDS)
+        except subprocess.TimeoutExpired:
+            address = self.work.mirror.address
+            logger.warning("the process that uploads to %s (pid %d) does not end: it hangs there", address, process.pid)
 
     def _start(self) -> bool:
         """Start the process. Returns False where that has failed too often in a row."""
@@ -167,8 +173,14 @@ class Beside:
         if self._is_finishing:
             self._say({"finish": True})
         # A process that hangs reads nothing, and a pipe that is full would stop whoever writes: the job must not.
-        for target, more in ((self._listen, errors), (self._speak, self._outbox)):
-            threading.Thread(target=target, args=(process, more), name="keepstep-mirror", daemon=True).start()
+        try:
+            for target, more in ((self._listen, errors), (self._speak, self._outbox)):
+                threading.Thread(target=target, args=(process, more), name="keepstep-mirror", daemon=True).start()
+        except RuntimeError as error:  # the system gives no more threads
+            self._process = None
+            process.kill()
+            self._take_failure(None, f"the process that uploads cannot be listened to: {error}", 1)
+            return self._starts < _MOST_STARTS
         return True
 
     def _say(self, command: Mapping[str, Any]) -> None:

@@ -1,6 +1,7 @@
 """All mirrors of a run: where a resume may take checkpoints from, and where committed ones go. Failures of mirrors
 never stop a job that runs; at its start a mirror that cannot be asked is an error."""
 
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Collection, Sequence
@@ -233,12 +234,13 @@ class RunMirrors:
         place = self._place_of(mirror)
         if place is None:
             return
-        there = next(one for one in (place, *place.parents) if one.is_dir())
-        if there.stat().st_dev == self._folder.stat().st_dev:
-            logger.warning(
-                "%s lies on the same device as save_dir, and goes with it (or is no drive mounted there?)",
-                mirror.address,
-            )
+        with contextlib.suppress(OSError):  # a drive that cannot be asked stops no job: the uploads will tell
+            there = next(one for one in (place, *place.parents) if one.is_dir())
+            if there.stat().st_dev == self._folder.stat().st_dev:
+                logger.warning(
+                    "%s lies on the same device as save_dir, and goes with it (or is no drive mounted there?)",
+                    mirror.address,
+                )
 
     def _present(self) -> tuple[frozenset[Copy], frozenset[Copy], int]:
         """Complete checkpoints here and on mirrors, without those of lines of the run that were left; and the highest

@@ -1,5 +1,6 @@
 """The process behind `ApartStore`: `python -m keepstep.storage.stores.serve <socket> <address>`."""
 
+import contextlib
 import errno
 import json
 import os
@@ -34,7 +35,7 @@ def answer(store: Store, request: dict[str, Any]) -> bytes | bytearray:
 
 def serve(connection: socket.socket, store: Store | KeepstepError) -> None:
     """Answer one request after the other, until the other side closes: as the store does, or with this error."""
-    with connection, connection.makefile("rb") as requests:
+    with contextlib.suppress(ConnectionError), connection, connection.makefile("rb") as requests:
         for line in requests:
             data: bytes | bytearray = b""
             try:
