@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import subprocess
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,30 @@ def test_where_direct_writes_are_refused_the_cache_serves(
         Writer().write(tmp_path / "f", Bytes(data))
     assert (tmp_path / "f").read_bytes() == data
     assert fails_at in refused
+
+
+def test_threads_that_are_refused_at_one_time_all_go_through_the_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real_pwrite, real_fcntl = os.pwrite, fcntl.fcntl
+    both = threading.Barrier(2, timeout=20)
+    one_is_through = threading.Event()
+
+    def pwrite(descriptor: int, data: Any, offset: int) -> int:
+        if real_fcntl(descriptor, fcntl.F_GETFL) & os.O_DIRECT:
+            if both.wait():  # the other is told of its refusal only when this one is through
+                one_is_through.wait(20)
+            raise OSError(errno.EINVAL, "Invalid argument")
+        done = real_pwrite(descriptor, data, offset)
+        one_is_through.set()
+        return done
+
+    data = content(2 * WINDOW)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "pwrite", pwrite)
+        Writer(threads=2).write(tmp_path / "f", Bytes(data))
+    assert (tmp_path / "f").read_bytes() == data
+    assert one_is_through.is_set()
 
 
 @pytest.fixture

@@ -131,21 +131,25 @@ class _Target:
 
     def write(self, piece: memoryview, offset: int) -> None:
         while piece:
-            if self._direct and (len(piece) % PAGE or offset % PAGE):
+            direct = self._direct
+            if direct and (len(piece) % PAGE or offset % PAGE):
                 self._go_through_the_cache()
+                direct = False
             try:
                 done = os.pwrite(self._descriptor, piece, offset)
             except OSError as error:
-                if not self._direct or error.errno not in (errno.EINVAL, errno.ENOTSUP):
+                # Several threads write: another may have been refused, and turned to the cache, during this call.
+                if not direct or error.errno not in (errno.EINVAL, errno.ENOTSUP):
                     raise
                 self._go_through_the_cache()
                 continue
             piece, offset = piece[done:], offset + done
 
     def _go_through_the_cache(self) -> None:
-        self._direct = False
+        # The descriptor first: who sees `_direct` unset must be able to write.
         flags = fcntl.fcntl(self._descriptor, fcntl.F_GETFL)
         fcntl.fcntl(self._descriptor, fcntl.F_SETFL, flags & ~os.O_DIRECT)
+        self._direct = False
 
     def sync(self) -> None:
         os.fsync(self._descriptor)
