@@ -73,11 +73,12 @@ def test_lines_that_are_none_are_counted_and_a_line_that_has_no_end_is_not_there
     assert from_lines(text + "}\n") == ((row(1), row(1)), 4)
 
 
-def test_the_first_final_row_counts_and_what_was_scored_stands_above_what_failed() -> None:
+def test_the_first_numbers_count_and_else_the_last_row() -> None:
     first, second = row(1, metrics={"a": 1.0}), row(1, metrics={"a": 2.0})
     assert last_words([first, second])["d1", "task"] is first
     failed, retry = row(1, FAILED, problem="x"), row(1, RETRY, problem="y")
-    assert last_words([retry, failed, retry])["d1", "task"] is failed
+    assert last_words([retry, failed])["d1", "task"] is failed
+    assert last_words([retry, failed, retry])["d1", "task"] is retry  # failures were asked for once more
     assert last_words([failed, first])["d1", "task"] is first
     assert last_words([first, failed])["d1", "task"] is first
     assert last_words([row(1, RETRY, tries=1), row(1, RETRY, tries=2)])["d1", "task"].tries == 2

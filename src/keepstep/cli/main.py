@@ -24,6 +24,7 @@ from keepstep.cli import (
     train,
     unpin,
     verify,
+    watch,
 )
 from keepstep.cli.output import report_error
 from keepstep.errors import KeepstepError
@@ -52,6 +53,7 @@ for command in (
     prune,
     pin,
     unpin,
+    watch,
     adopt,
     audit,
     doctor,

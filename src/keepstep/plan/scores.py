@@ -104,14 +104,11 @@ def from_lines(text: str) -> tuple[tuple[Score, ...], int]:
 
 
 def last_words(rows: Iterable[Score]) -> dict[tuple[str, str], Score]:
-    """For each checkpoint and set what counts: the first final row, else the last try.
-
-    The first, since nobody may change a number afterwards; but one that was scored stands above one that failed.
-    """
+    """For each checkpoint and set what counts: the first row of numbers, which nobody may change; else the last row."""
     found: dict[tuple[str, str], Score] = {}
     for row in rows:
         before = found.get(row.key)
-        if before is None or before.outcome not in FINAL or (row.outcome == SCORED != before.outcome):
+        if before is None or before.outcome != SCORED:
             found[row.key] = row
     return found
 

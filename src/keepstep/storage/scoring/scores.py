@@ -10,7 +10,7 @@ from pathlib import Path
 
 from keepstep.errors import CouldNotLookError
 from keepstep.plan import layout
-from keepstep.plan.scores import FILE, FINAL, Score, from_lines, last_words, to_line
+from keepstep.plan.scores import FILE, FINAL, SCORED, Score, from_lines, last_words, to_line
 from keepstep.storage.local import make_folders, sync_folder
 
 _LOCK = f"{layout.KEEPSTEP_FOLDER}/scores.lock"
@@ -34,12 +34,13 @@ def unreadable_lines(folder: Path) -> int:
     return from_lines(_text(folder / FILE))[1]
 
 
-def add_score(folder: Path, score: Score) -> bool:
+def add_score(folder: Path, score: Score, *, reopens: bool = False) -> bool:
     """Add a row and sync it.
 
     Args:
         folder: the run's folder, or another one that watchers share.
         score: the row.
+        reopens: whether a failure, or a mark, is not final for once.
 
     Returns:
         False, and nothing is changed, where the checkpoint has a final row for this set already.
@@ -52,7 +53,7 @@ def add_score(folder: Path, score: Score) -> bool:
     path = folder / FILE
     with _locked(folder / _LOCK):
         present = last_words(read_scores(folder)).get(score.key)
-        if present is not None and present.outcome in FINAL:
+        if present is not None and present.outcome in ((SCORED,) if reopens else FINAL):
             return False
         is_new = not path.exists()
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
