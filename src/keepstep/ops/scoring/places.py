@@ -13,7 +13,7 @@ from keepstep.config.address import Address
 from keepstep.errors import CheckpointNotFoundError, CouldNotLookError, MirrorError
 from keepstep.ops.mirror.pull import pull
 from keepstep.ops.place import survey_address
-from keepstep.plan.layout import RUN_RECORD
+from keepstep.plan.layout import RUN_RECORD, SCORE_MARK
 from keepstep.plan.lock import Claim
 from keepstep.plan.manifest import Manifest, manifest_digest
 from keepstep.plan.totals import total_steps_of
@@ -30,9 +30,6 @@ from keepstep.storage.run_record import MAX_RECORD, parse_record, read_record
 from keepstep.storage.survey import inspect, survey
 
 logger = logging.getLogger("keepstep")
-
-# What a loop that scores checkpoints leaves in each.
-MARK = ".scored"
 
 
 class Place(Protocol):
@@ -151,7 +148,7 @@ class MirrorPlace:
                 manifest_digest(one.manifest, digest_of_bytes),
                 one.files.name,
                 one.manifest.size,
-                MARK in one.sizes,
+                SCORE_MARK in one.sizes,
             )
             for one in found.complete
             if one.manifest is not None
@@ -195,4 +192,4 @@ def place_for(place: Path | Address, scratch: Path | None = None) -> Place:
 
 def _scorable(path: Path, manifest: Manifest) -> Scorable:
     digest = manifest_digest(manifest, digest_of_bytes)
-    return Scorable(manifest.step, digest, path.name, manifest.size, (path / MARK).exists())
+    return Scorable(manifest.step, digest, path.name, manifest.size, (path / SCORE_MARK).exists())
