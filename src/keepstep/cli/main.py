@@ -12,6 +12,7 @@ from keepstep.cli import (
     convert,
     diff,
     doctor,
+    estimate,
     export,
     infer,
     ls,
@@ -57,6 +58,7 @@ for command in (
     adopt,
     audit,
     doctor,
+    estimate,
     selftest,
 ):
     app.command(command.__name__.rpartition(".")[2].replace("_", "-"))(command.command)
