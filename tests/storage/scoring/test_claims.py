@@ -106,13 +106,13 @@ def test_a_holder_gives_signs_of_life(tmp_path: Path) -> None:
 
 
 def test_of_many_who_find_a_dead_one_one_wins(tmp_path: Path) -> None:
-    stranger(tmp_path, age=100.0)
+    key = stranger(tmp_path, age=100.0).stem
     barrier, inside, most = threading.Barrier(8), [0], [0]
     lock = threading.Lock()
 
     def work() -> None:
         barrier.wait()
-        number = claims._take(tmp_path, files(tmp_path)[0].partition(".")[0], 60.0)
+        number = claims._take(tmp_path, key, 60.0)
         if number is not None:
             with lock:
                 inside[0] += 1
