@@ -11,7 +11,7 @@ from torch import nn
 
 import keepstep
 from keepstep.checkpoint.retaining import decide
-from keepstep.plan.policies import Best, EverySteps, Rules, YoungerThan
+from keepstep.plan.policies import NO_RULES, Best, EverySteps, Rules, YoungerThan
 from keepstep.storage.survey import survey
 from tests.rig.folders import make_checkpoint, names
 from tests.rig.scores import give_score
@@ -80,8 +80,13 @@ def test_a_budget_holds_and_what_it_cannot_take_is_told(run: Path, caplog: pytes
 
 
 def test_the_one_just_written_is_the_newest_whatever_its_number(run: Path) -> None:
-    verdicts = decide(run, survey(run).complete, 1, Rules(budget_bytes=1), (20,), ())
+    verdicts = decide(run, survey(run).complete, 1, Rules(budget_bytes=1), (20,), (), 20)
     assert [v.step for v in verdicts if v.keep] == [20]
+
+
+def test_before_a_save_the_newest_stays_beside_what_is_protected(run: Path) -> None:
+    verdicts = decide(run, survey(run).complete, 1, NO_RULES, (10,), ())
+    assert [v.step for v in verdicts if v.keep] == [10, 40]
 
 
 def test_a_budget_alone_is_applied_by_saves(tmp_path: Path) -> None:

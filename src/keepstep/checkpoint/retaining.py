@@ -22,8 +22,9 @@ def decide(
     complete: Sequence[SurveyedCheckpoint],
     num_to_keep: int | None,
     rules: Rules,
-    protected: Sequence[int],
+    protected: Collection[int],
     held: Collection[int],
+    newest: int | None = None,
 ) -> tuple[Verdict, ...]:
     """A verdict for each checkpoint. Scores that cannot be read are a warning: what they may speak for stays.
 
@@ -32,8 +33,9 @@ def decide(
         complete: its complete checkpoints.
         num_to_keep: how many of the newest stay; None: all.
         rules: what stays beside those.
-        protected: steps that stay in any case. The first is the newest, whatever its number; none: the highest is.
+        protected: steps that stay in any case; they count.
         held: steps that are pinned, read, or not copied elsewhere yet.
+        newest: the step just written, whatever its number; None: the highest. Nothing takes it.
     """
     rows = _rows(folder, rules)
     verdicts = retain(
@@ -41,7 +43,7 @@ def decide(
         rules.beside(num_to_keep),
         protected=protected,
         held=held,
-        newest=protected[0] if protected else None,
+        newest=newest,
         now=time.time(),
         scores_known=rows is not None,
         budget_bytes=rules.budget_bytes,

@@ -359,7 +359,7 @@ def apply_retention(request: SaveRequest) -> None:
         complete = survey(folder, request.naming).complete
         protected = [request.step, *request.protected]
         held = held_steps(folder) | set(request.waiting(complete))
-        verdicts = decide(folder, complete, request.num_to_keep, request.rules, protected, held)
+        verdicts = decide(folder, complete, request.num_to_keep, request.rules, protected, held, request.step)
     except (OSError, RunInUseError) as error:
         logger.warning("could not look for old checkpoints in %s (%s); the next save tries again", folder, error)
         return
