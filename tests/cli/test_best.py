@@ -83,6 +83,8 @@ def test_prune_with_several_rules(run: Path) -> None:
     assert [line.split()[0] for line in dry.stdout.splitlines() if "would delete" in line] == ["save-10", "save-30"]
     assert "the best, task/accuracy = 0.93" in dry.stdout
     assert len(os.listdir(run)) == 7
+    guarded = keepstep(*words, "--guard", "canary/accuracy>=0.9", "--dry-run").stdout
+    assert "the best, task/accuracy = 0.8" in guarded
     wet = json.loads(keepstep(*words, "--disk-budget", "90kB", "--json").stdout)
     assert [one["keep"] for one in wet["verdicts"]] == [False, True, False, False, True]
     assert wet["freed"] == sum(one["size"] for one in wet["verdicts"] if not one["keep"])
@@ -106,6 +108,7 @@ def test_prune_by_age_and_by_budget_alone(run: Path) -> None:
         (["RUN", "--keep-best", "1"], "--keep-best needs --metric NAME and --mode"),
         (["RUN", "--keep", "1", "--mode", "max"], "belong to --keep-best"),
         (["RUN", "--keep-best", "1", "--metric", "task/acc", "--mode", "max"], "no checkpoint has a metric task/acc"),
+        (["RUN", "--keep", "1", "--guard", "a>1"], "belong to --keep-best"),
         (["RUN", "--keep-younger", "24"], "is no duration; write 90min, 24h or 7d"),
         (["RUN", "--keep-younger", "0h"], "is no duration"),
         (["RUN", "--disk-budget", "much"], "--disk-budget: 'much' is no size"),

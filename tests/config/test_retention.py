@@ -33,6 +33,8 @@ def test_all_of_it_is_optional_and_one_rule_or_several_find_the_best() -> None:
         ({"best": {"metric": "accuracy", "mode": "max"}}, "<set>/<metric>"),
         ({"best": {"metric": "task/accuracy"}}, "mode"),
         ({"best": {"metric": "task/accuracy", "mode": "max", "number": 0}}, "greater than or equal to 1"),
+        ({"best": {"metric": "task/a", "mode": "max", "guards": "canary/a=1"}}, "must be a metric, one of"),
+        ({"best": {"metric": "task/a", "mode": "max", "guards": ["a>1"]}}, "<set>/<metric>"),
         ({"younger_than_hours": 0}, "greater than 0"),
         ({"younger_than_hours": float("inf")}, "finite"),
         ({"disk_budget_gb": -1}, "greater than 0"),

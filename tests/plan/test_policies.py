@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keepstep.config.bounds import Guard, parse_guard
 from keepstep.config.retention import Keep
 from keepstep.plan.policies import NO_RULES, Best, EverySteps, Rules, YoungerThan, rules_of
 from keepstep.plan.retention import All, Candidate, Newest, Policy, Verdict, plan_retention, retain
@@ -84,6 +85,16 @@ def test_without_a_comparable_score_none_is_the_best() -> None:
         40: "older than the 1 to keep; task/a has two values: 1 and 9",
         50: "among the 1 newest",
     }
+
+
+def test_what_keeps_no_guard_is_not_among_the_best() -> None:
+    def guarded(step: int, value: float, canary: float) -> Candidate:
+        return replace(candidate(step), measured=Measured(step, "d", "", {"task/a": value, "canary/a": canary}))
+
+    candidates = [guarded(10, 0.9, 0.5), guarded(20, 0.8, 0.95), candidate(30, 0.99), candidate(40)]
+    found = retain(candidates, [Newest(1), Best("task/a", "max", 1, (parse_guard("canary/a>=0.9"),))])
+    assert kept(found) == [20, 40]
+    assert reasons(found)[10] == "guard canary/a>=0.9: it is 0.5; older than the 1 to keep"
 
 
 def test_the_lowest_may_be_the_best_and_of_equal_ones_the_earlier_stays() -> None:
@@ -223,14 +234,17 @@ def test_a_configuration_names_the_same_policies() -> None:
     keep = Keep.model_validate(
         {
             "every_steps": 1000,
-            "best": [{"metric": "task/accuracy", "mode": "max", "number": 3}, {"metric": "task/loss", "mode": "min"}],
+            "best": [
+                {"metric": "task/accuracy", "mode": "max", "number": 3, "guards": "canary/a>=0.9"},
+                {"metric": "task/loss", "mode": "min"},
+            ],
             "younger_than_hours": 24,
             "disk_budget_gb": 0.5,
         }
     )
     rules = rules_of(keep)
     assert rules.policies == (
-        Best("task/accuracy", "max", 3),
+        Best("task/accuracy", "max", 3, (Guard("canary/a", ">=", 0.9),)),
         Best("task/loss", "min", 1),
         EverySteps(1000),
         YoungerThan(86400.0),

@@ -37,6 +37,9 @@ def command(
     mode: Annotated[
         ModeChoice | None, typer.Option("--mode", help="Whether the highest or the lowest is best.")
     ] = None,
+    guard: Annotated[
+        list[str] | None, typer.Option("--guard", help="The best must keep it: 'canary/accuracy>=0.9'. Repeatable.")
+    ] = None,
     scores: Annotated[
         Path | None, typer.Option("--scores", metavar="FOLDER", help="Where scores.jsonl lies; by default in FOLDER.")
     ] = None,
@@ -65,7 +68,13 @@ def command(
     from keepstep.errors import ConfigError
 
     others: dict[str, object] = {"--keep-every": keep_every, "--keep-best": keep_best, "--keep-younger": keep_younger}
-    others |= {"--disk-budget": disk_budget, "--metric": metric, "--mode": mode, "--scores": scores}
+    others |= {
+        "--disk-budget": disk_budget,
+        "--metric": metric,
+        "--mode": mode,
+        "--scores": scores,
+        "--guard": guard or None,
+    }
     given = [name for name, value in others.items() if value is not None]
     if "://" in folder:
         if given:
@@ -76,7 +85,7 @@ def command(
         return
     if incomplete:
         raise ConfigError("--incomplete is for mirrors: in a folder, what is not complete is left alone")
-    rules = _rules(Path(folder), keep_every, keep_best, metric, mode, scores, keep_younger, disk_budget)
+    rules = _rules(Path(folder), keep_every, keep_best, metric, mode, guard or [], scores, keep_younger, disk_budget)
     if keep is None and not rules.policies and rules.budget_bytes is None:
         raise ConfigError(
             "say what stays: --keep N, --keep-every K, --keep-best N, --keep-younger AGE, --disk-budget SIZE"
@@ -92,11 +101,15 @@ def _rules(
     best: int | None,
     metric: str | None,
     mode: ModeChoice | None,
+    guards: Sequence[str],
     scores: Path | None,
     younger: str | None,
     budget: str | None,
 ) -> "Rules":
+    from dataclasses import replace
+
     from keepstep.cli.durations import parse_seconds
+    from keepstep.config.bounds import parse_guard
     from keepstep.errors import ConfigError
     from keepstep.plan.policies import Best, EverySteps, Rules, YoungerThan
     from keepstep.plan.retention import Policy
@@ -108,9 +121,12 @@ def _rules(
     if best is not None:
         if metric is None or mode is None:
             raise ConfigError("--keep-best needs --metric NAME and --mode max or min")
-        policies.append(Best(_known_metric(folder, scores, metric), mode.value, best))
-    elif metric is not None or mode is not None or scores is not None:
-        raise ConfigError("--metric, --mode and --scores belong to --keep-best N")
+        bounds = [parse_guard(text) for text in guards]
+        known = _known_names(folder, scores, [metric, *(one.metric for one in bounds)])
+        bounds = [replace(one, metric=name) for one, name in zip(bounds, known[1:], strict=True)]
+        policies.append(Best(known[0], mode.value, best, tuple(bounds)))
+    elif metric is not None or mode is not None or scores is not None or guards:
+        raise ConfigError("--metric, --mode, --guard and --scores belong to --keep-best N")
     if younger is not None:
         policies.append(YoungerThan(parse_seconds(younger, "--keep-younger")))
     try:
@@ -119,17 +135,18 @@ def _rules(
         raise ConfigError(f"--disk-budget: {error}") from None
 
 
-def _known_metric(folder: Path, scores: Path | None, metric: str) -> str:
-    """The metric's full name. One that nobody has ever measured would keep nothing: that is a slip."""
+def _known_names(folder: Path, scores: Path | None, names: Sequence[str]) -> list[str]:
+    """The metrics' full names. One that nobody has ever measured would keep nothing: that is a slip."""
     from keepstep.errors import ConfigError
     from keepstep.ops.best import metrics_of
     from keepstep.plan.metrics import full_name
 
     known = metrics_of(folder, scores)
-    name = full_name(metric, known)
-    if name not in known:
-        raise ConfigError(f"no checkpoint has a metric {name}; there are: {', '.join(known) or 'none at all'}")
-    return name
+    found = [full_name(name, known) for name in names]
+    for name in found:
+        if name not in known:
+            raise ConfigError(f"no checkpoint has a metric {name}; there are: {', '.join(known) or 'none at all'}")
+    return found
 
 
 def _prune_folder(

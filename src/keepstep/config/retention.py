@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from keepstep.config.base import Section
+from keepstep.config.bounds import parse_guard
 
 
 def _full_name(name: str) -> str:
@@ -14,6 +15,19 @@ def _full_name(name: str) -> str:
     return name
 
 
+def _several(value: Any) -> Any:
+    """One or several."""
+    if value is None:
+        return ()
+    return tuple(value) if isinstance(value, list | tuple) else (value,)
+
+
+def _bounds(texts: tuple[str, ...]) -> tuple[str, ...]:
+    for text in texts:
+        _full_name(parse_guard(text).metric)
+    return texts
+
+
 class KeepBest(Section):
     """The best by a score.
 
@@ -21,18 +35,13 @@ class KeepBest(Section):
         metric: by its full name, `<set>/<metric>`.
         mode: "max": the highest is the best; "min": the lowest.
         number: so many stay. A checkpoint without a score, or with NaN, is never among them.
+        guards: bounds that other metrics must keep, or the checkpoint is not among them: `canary/accuracy>=0.9`.
     """
 
     metric: Annotated[str, AfterValidator(_full_name)]
     mode: Literal["max", "min"]
     number: Annotated[int, Field(ge=1, strict=True)] = 1
-
-
-def _several(value: Any) -> Any:
-    """One or several."""
-    if value is None:
-        return ()
-    return tuple(value) if isinstance(value, list | tuple) else (value,)
+    guards: Annotated[tuple[str, ...], BeforeValidator(_several), AfterValidator(_bounds)] = ()
 
 
 class Keep(Section):

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keepstep.config.address import Address
+from keepstep.config.bounds import parse_guard
 from keepstep.errors import ConfigError, CouldNotLookError
 from keepstep.ops.pin import pin_checkpoint
 from keepstep.ops.place import is_checkpoint, survey_address
 from keepstep.plan import layout
-from keepstep.plan.choice import Choice, Standing, choose, parse_guard
+from keepstep.plan.choice import Choice, Standing, choose
 from keepstep.plan.manifest import Manifest, manifest_digest
 from keepstep.plan.metrics import Mode, names_in, shown
 from keepstep.plan.resume import Condition

@@ -1,26 +1,14 @@
 """Which checkpoint is the best: by one metric, among those that pass all guards."""
 
-import math
-import operator
-import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from keepstep.errors import ConfigError
+from keepstep.config.bounds import Guard
 from keepstep.plan.metrics import Mode, best_first, full_name, names_in, obstacle, shown
 from keepstep.plan.scores import Measured
 
-_GUARD = re.compile(r"\s*(?P<metric>[^<>=!]*[^<>=!\s])\s*(?P<operator>>=|<=|==|!=|>|<)\s*(?P<number>[^<>=!\s]+)\s*")
 _SHOWN = 8
-_OPERATORS: Mapping[str, Callable[[float, float], bool]] = {
-    ">=": operator.ge,
-    ">": operator.gt,
-    "<=": operator.le,
-    "<": operator.lt,
-    "==": operator.eq,
-    "!=": operator.ne,
-}
 
 
 class Standing(StrEnum):
@@ -30,22 +18,6 @@ class Standing(StrEnum):
     ELIGIBLE = "eligible"
     LEFT_OUT = "left out"
     GONE = "gone"
-
-
-@dataclass(frozen=True)
-class Guard:
-    """A bound that a metric must keep, or the checkpoint is not chosen. NaN keeps none."""
-
-    metric: str
-    operator: str
-    number: float
-
-    def __str__(self) -> str:
-        return f"{self.metric}{self.operator}{self.number:g}"
-
-    def admits(self, value: float) -> bool:
-        """Whether a value keeps the bound."""
-        return not math.isnan(value) and _OPERATORS[self.operator](value, self.number)
 
 
 @dataclass(frozen=True)
@@ -85,24 +57,6 @@ class Choice:
     def metrics(self) -> tuple[str, ...]:
         """What the choice looks at, the metric first."""
         return tuple(dict.fromkeys([self.metric, *(guard.metric for guard in self.guards)]))
-
-
-def parse_guard(text: str) -> Guard:
-    """A guard from text: `canary/accuracy>=0.9`.
-
-    Raises:
-        ConfigError: it is none.
-    """
-    match = _GUARD.fullmatch(text)
-    try:
-        number = float(match["number"]) if match else math.nan
-    except ValueError:
-        number = math.nan
-    if match is None or math.isnan(number):
-        raise ConfigError(
-            f"guard {text!r}: must be a metric, one of {' '.join(_OPERATORS)}, and a number: canary/accuracy>=0.9"
-        )
-    return Guard(match["metric"], match["operator"], number)
 
 
 def choose(
@@ -156,13 +110,17 @@ def _first(texts: Sequence[str], between: str) -> str:
 def _row_of_present(
     step: int, digest: str, measured: Measured | None, names: Sequence[str], guards: Sequence[Guard]
 ) -> ChoiceRow:
-    reason = obstacle(measured, names[0]) or next(filter(None, (_failed(guard, measured) for guard in guards)), "")
+    reason = obstacle(measured, names[0]) or failed_guard(guards, measured)
     standing = Standing.LEFT_OUT if reason else Standing.ELIGIBLE
     return ChoiceRow(step, digest, _values(measured, names), standing, reason)
 
 
+def failed_guard(guards: Iterable[Guard], measured: Measured | None) -> str:
+    """Why the first guard that fails does; empty where all are kept."""
+    return next(filter(None, (_failed(guard, measured) for guard in guards)), "")
+
+
 def _failed(guard: Guard, measured: Measured | None) -> str:
-    """Why a guard is not kept; empty where it is."""
     if measured is None or guard.metric not in measured.metrics or guard.metric in measured.doubled:
         return f"guard {guard}: {obstacle(measured, guard.metric)}"
     value = measured.metrics[guard.metric]

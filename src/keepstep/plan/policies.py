@@ -3,7 +3,9 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from keepstep.config.bounds import Guard, parse_guard
 from keepstep.config.retention import Keep
+from keepstep.plan.choice import failed_guard
 from keepstep.plan.metrics import Mode, best_first, obstacle, shown
 from keepstep.plan.retention import ARCHIVE_WORTH, BEST_WORTH, YOUNG_WORTH, All, Claim, Newest, Policy, Scene
 
@@ -39,17 +41,22 @@ class Best:
     Attributes:
         metric: by its full name.
         number: so many stay.
+        guards: bounds that a checkpoint must keep to be among them.
     """
 
     metric: str
     mode: Mode
     number: int = 1
+    guards: tuple[Guard, ...] = ()
 
     def judge(self, scene: Scene) -> Mapping[int, Claim]:
         if not scene.scores_known:
             why = f"the scores cannot be read, and it may be the best by {self.metric}"
             return {one.step: Claim(True, why, (BEST_WORTH, 0), firm=True) for one in scene.candidates}
-        obstacles = {one.step: obstacle(one.measured, self.metric) for one in scene.candidates}
+        obstacles = {
+            one.step: obstacle(one.measured, self.metric) or failed_guard(self.guards, one.measured)
+            for one in scene.candidates
+        }
         values = {
             one.step: one.measured.metrics[self.metric]
             for one in scene.candidates
@@ -128,7 +135,9 @@ def rules_of(keep: Keep | None) -> Rules:
     """What a configuration asks for."""
     if keep is None:
         return NO_RULES
-    policies: list[Policy] = [Best(one.metric, one.mode, one.number) for one in keep.best]
+    policies: list[Policy] = [
+        Best(one.metric, one.mode, one.number, tuple(map(parse_guard, one.guards))) for one in keep.best
+    ]
     if keep.every_steps is not None:
         policies.append(EverySteps(keep.every_steps))
     if keep.younger_than_hours is not None:
