@@ -73,7 +73,7 @@ class CheckpointNotFoundError(KeepstepError, FileNotFoundError):
     """The checkpoint that was asked for does not exist."""
 
 
-class NothingToChooseError(KeepstepError, LookupError):
+class NothingToChooseError(KeepstepError, ValueError):
     """No checkpoint can be chosen. The message says why each was left out."""
 
 
