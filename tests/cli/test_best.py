@@ -3,6 +3,8 @@
 import json
 import math
 import os
+import re
+import shlex
 from pathlib import Path
 
 import pytest
@@ -120,3 +122,21 @@ def test_what_prune_cannot_mean_is_said_in_one_line(run: Path, words: list[str],
     done = keepstep("prune", *(str(run) if word == "RUN" else word for word in words))
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert text in done.stderr
+
+
+def test_the_docs_show_what_the_commands_print(tmp_path: Path) -> None:
+    for step, values in {1000: (0.71, 0.95), 1500: (0.84, 0.93), 2000: (0.91, 0.88), 2500: (0.9, 0.92)}.items():
+        _scored(tmp_path / "runs/exp-1", step, *values)
+    _scored(tmp_path / "runs/exp-1", 3000, 0.9, 0.9)
+    make_checkpoint(tmp_path / "runs/exp-1", 3500)
+    text = (Path(__file__).parents[2] / "docs/choosing.md").read_text()
+    blocks = re.findall(r"^```\n\$ keepstep ([^\n]*)\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+    assert [words.split()[0] for words, _ in blocks] == ["best", "prune"]
+    for words, output in blocks:
+        assert keepstep(*shlex.split(words), cwd=tmp_path).stdout == output
+
+
+def _scored(run: Path, step: int, accuracy: float, canary: float) -> None:
+    checkpoint = make_checkpoint(run, step)
+    give_score(checkpoint, accuracy=accuracy)
+    give_score(checkpoint, set="canary", accuracy=canary)
