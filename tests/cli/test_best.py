@@ -5,6 +5,7 @@ import math
 import os
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -14,15 +15,19 @@ from tests.rig.folders import make_checkpoint
 from tests.rig.scores import give_score
 
 
-@pytest.fixture
-def run(tmp_path: Path) -> Path:
-    run = tmp_path / "run"
+@pytest.fixture(scope="module")
+def seed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run that nobody changes."""
+    run = tmp_path_factory.mktemp("best") / "run"
     for step, accuracy, canary in ((10, 0.5, 0.95), (20, 0.93, 0.7), (30, 0.8, 0.9), (40, math.nan, 0.9)):
-        checkpoint = make_checkpoint(run, step)
-        give_score(checkpoint, accuracy=accuracy)
-        give_score(checkpoint, set="canary", accuracy=canary)
+        _scored(run, step, accuracy, canary)
     make_checkpoint(run, 50)
     return run
+
+
+@pytest.fixture
+def run(seed: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(seed, tmp_path / "run"))
 
 
 def test_a_table_says_why_and_its_last_line_is_the_path(run: Path) -> None:
@@ -43,15 +48,15 @@ def test_a_table_says_why_and_its_last_line_is_the_path(run: Path) -> None:
     assert "best by task/accuracy = 0.8" in keepstep("ls", str(run)).stdout
 
 
-def test_json_is_strict(run: Path) -> None:
-    done = keepstep("best", str(run), "--metric", "task/accuracy", "--mode", "max", "--json")
+def test_json_is_strict(seed: Path) -> None:
+    done = keepstep("best", str(seed), "--metric", "task/accuracy", "--mode", "max", "--json")
     found = json.loads(done.stdout, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
-    assert (found["chosen"], found["path"]) == (20, str(run / "save-20"))
+    assert (found["chosen"], found["path"]) == (20, str(seed / "save-20"))
     assert found["rows"][3]["values"] == {"task/accuracy": "NaN"}
 
 
-def test_nothing_to_choose_is_1_and_says_why(run: Path) -> None:
-    done = keepstep("best", str(run), "--metric", "task/accuracy", "--mode", "max", "--guard", "canary/accuracy>2")
+def test_nothing_to_choose_is_1_and_says_why(seed: Path) -> None:
+    done = keepstep("best", str(seed), "--metric", "task/accuracy", "--mode", "max", "--guard", "canary/accuracy>2")
     assert done.returncode == 1
     assert done.stderr.count("\n") == 1
     assert "guard canary/accuracy>2: it is 0.95 (step 10)" in done.stderr
@@ -68,8 +73,8 @@ def test_nothing_to_choose_is_1_and_says_why(run: Path) -> None:
         (["--metric", "task/accuracy", "--mode", "max", "--path", "--json"], "do not go together"),
     ],
 )
-def test_wrong_usage_is_2(run: Path, words: list[str], text: str) -> None:
-    done = keepstep("best", str(run), *words)
+def test_wrong_usage_is_2(seed: Path, words: list[str], text: str) -> None:
+    done = keepstep("best", str(seed), *words)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert text in done.stderr
 
@@ -95,10 +100,10 @@ def test_prune_with_several_rules(run: Path) -> None:
     assert {"save-20", "save-50"} == {name for name in os.listdir(run) if name.startswith("save-")}
 
 
-def test_prune_by_age_and_by_budget_alone(run: Path) -> None:
-    old = keepstep("prune", str(run), "--keep-younger", "7d", "--dry-run").stdout
+def test_prune_by_age_and_by_budget_alone(seed: Path) -> None:
+    old = keepstep("prune", str(seed), "--keep-younger", "7d", "--dry-run").stdout
     assert old.count("168 hours old or older") == 4
-    small = keepstep("prune", str(run), "--disk-budget", "1kB", "--dry-run").stdout
+    small = keepstep("prune", str(seed), "--disk-budget", "1kB", "--dry-run").stdout
     assert small.count("would delete") == 4
     assert "what must stay is 39.3 kB more than the disk budget" in small
 
@@ -118,8 +123,8 @@ def test_prune_by_age_and_by_budget_alone(run: Path) -> None:
         (["s3://bucket/run"], "--keep: say how many"),
     ],
 )
-def test_what_prune_cannot_mean_is_said_in_one_line(run: Path, words: list[str], text: str) -> None:
-    done = keepstep("prune", *(str(run) if word == "RUN" else word for word in words))
+def test_what_prune_cannot_mean_is_said_in_one_line(seed: Path, words: list[str], text: str) -> None:
+    done = keepstep("prune", *(str(seed) if word == "RUN" else word for word in words))
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert text in done.stderr
 
