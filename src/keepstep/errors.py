@@ -73,6 +73,10 @@ class CheckpointNotFoundError(KeepstepError, FileNotFoundError):
     """The checkpoint that was asked for does not exist."""
 
 
+class NothingToChooseError(KeepstepError, ValueError):
+    """No checkpoint can be chosen. The message says why each was left out."""
+
+
 class CouldNotLookError(KeepstepError, OSError):
     """The folder could not be listed or read. This is never taken for an empty folder."""
 

@@ -79,7 +79,7 @@ def test_prune(run: Path) -> None:
     "command",
     [
         *("train", "infer", "can-resume", "ls", "show", "diff", "convert", "verify", "pull", "push", "prune", "adopt"),
-        *("audit", "selftest"),
+        *("audit", "selftest", "best", "pin", "unpin"),
     ],
 )
 def test_every_command_has_help_with_an_example(command: str) -> None:

@@ -97,7 +97,7 @@ def test_prune(run: Path, mirror: str, tmp_path: Path) -> None:
     (folder / "save-1").mkdir()
     (folder / "save-1" / "part").write_text("part")
     dry = keepstep("prune", f"{mirror}/run", "--keep", "1", "--dry-run", "--verify")
-    assert dry.stdout.count("would delete save-") == 2
+    assert dry.stdout.count("would delete  older") == 2
     assert "left alone save-1 (4 B)" in dry.stdout
     assert "not an hour old" in dry.stdout
     os.utime(folder / "save-1" / "part", (0, 0))

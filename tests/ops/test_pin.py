@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from keepstep.errors import CheckpointNotFoundError
+from keepstep.errors import CheckpointNotFoundError, ConfigError
 from keepstep.ops.pin import pin_checkpoint
+from keepstep.storage.leases import held_steps, pin_notes, pinned_steps
 from tests.rig.command import keepstep
 from tests.rig.folders import make_checkpoint, names
 from tests.rig.trainer_folders import adopt, make_trainer_checkpoint
@@ -29,12 +30,44 @@ def test_a_pinned_checkpoint_stays(prefix: str, tmp_path: Path) -> None:
     assert [one["pinned"] for one in listed["checkpoints"]] == [True, False, False, False]
     assert "complete, pinned" in keepstep("ls", str(run)).stdout
     pruned = keepstep("prune", str(run), "--keep", "1").stdout
-    assert f"keep {prefix}-10: pinned" in pruned
+    row = pruned.splitlines()[1].split()
+    assert (row[0], row[-2:]) == (f"{prefix}-10", ["keep", "pinned"])
     assert sorted(path.name for path in run.glob(f"{prefix}-*")) == [f"{prefix}-10", f"{prefix}-40"]
     assert "not pinned any more" in keepstep("unpin", str(pinned)).stdout
     assert "was not pinned" in keepstep("unpin", str(pinned)).stdout
     keepstep("prune", str(run), "--keep", "1")
     assert sorted(path.name for path in run.glob(f"{prefix}-*")) == [f"{prefix}-40"]
+
+
+def test_a_note_says_why_and_another_takes_its_place(tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path / "run", 10)
+    make_checkpoint(tmp_path / "run", 20)
+    assert (
+        "is pinned: for \\x1b[31m review\n" in keepstep("pin", str(checkpoint), "--note", "for \x1b[31m review").stdout
+    )
+    assert "was pinned already: for" in keepstep("pin", str(checkpoint)).stdout
+    changed = json.loads(keepstep("pin", str(checkpoint), "--note", "sent", "--json").stdout)
+    assert (changed["changed"], changed["note"]) == (True, "sent")
+    table = keepstep("ls", str(tmp_path / "run")).stdout.splitlines()
+    assert table[0].endswith("NOTE")
+    assert table[1].endswith("  sent")
+    listed = json.loads(keepstep("ls", str(tmp_path / "run"), "--json").stdout)
+    assert [one["note"] for one in listed["checkpoints"]] == ["sent", ""]
+    assert "pinned: sent" in keepstep("prune", str(tmp_path / "run"), "--keep", "1", "--dry-run").stdout
+    assert pin_checkpoint(checkpoint, "").note == ""
+    with pytest.raises(ConfigError, match="1001 characters"):
+        pin_checkpoint(checkpoint, "x" * 1001)
+    assert pinned_steps(tmp_path / "run") == {10}
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", '{"note": 7}'])
+def test_a_pin_is_one_whatever_it_holds(content: str, tmp_path: Path) -> None:
+    checkpoint = make_checkpoint(tmp_path, 10)
+    pin_checkpoint(checkpoint)
+    (tmp_path / ".keepstep" / "leases" / "save-10.pin").write_text(content)
+    assert pin_notes(tmp_path) == {10: ""}
+    assert held_steps(tmp_path) == {10}
+    assert pin_checkpoint(checkpoint, "why").note == "why"
 
 
 def test_what_is_not_whole_is_not_pinned(tmp_path: Path) -> None:

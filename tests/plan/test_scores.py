@@ -105,6 +105,7 @@ def test_metrics_of_all_sets_have_full_names() -> None:
 def test_two_values_under_one_name_are_named() -> None:
     rows = [row(1, metrics={"canary/a": 1.0, "b": math.nan}), row(1, metrics={"a": 2.0}, set="canary")]
     assert measured(rows)[0].ambiguous == ("canary/a",)
+    assert measured(rows)[0].doubled == {"canary/a": (1.0, 2.0)}
     assert measured([rows[0], row(1, metrics={"a": 1.0}, set="canary")])[0].ambiguous == ()
 
 

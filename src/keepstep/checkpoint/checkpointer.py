@@ -27,6 +27,7 @@ from keepstep.config.checkpointing import CheckpointingConfig
 from keepstep.dist.agree import agreed
 from keepstep.dist.world import World, current_world
 from keepstep.errors import ConfigError, KeepstepError, SaveError, StopRequested
+from keepstep.plan.policies import rules_of
 from keepstep.plan.schedule import is_save_due
 from keepstep.provenance.record import RunFacts
 from keepstep.state.job_state import JobState
@@ -378,6 +379,7 @@ class Checkpointer:
             record=self._identity.record(),
             components=tuple(component.name for component in self._components),
             num_to_keep=self.config.num_to_keep,
+            rules=rules_of(self.config.keep),
             waiting=lambda complete: self._mirrors.waiting(complete, self.config.num_to_keep),
         )
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from keepstep.checkpoint.claim import FolderClaim
+from keepstep.checkpoint.retaining import decide
 from keepstep.checkpoint.snapshot import Snapshot
 from keepstep.dcp.fragments import MetadataParts
 from keepstep.dcp.writer import Written, write_file, write_shard
@@ -20,8 +21,8 @@ from keepstep.plan import layout
 from keepstep.plan.layout import Naming
 from keepstep.plan.manifest import FileRecord, Manifest
 from keepstep.plan.manifest import to_text as manifest_text
+from keepstep.plan.policies import NO_RULES, Rules
 from keepstep.plan.resume import Condition
-from keepstep.plan.retention import plan_retention
 from keepstep.plan.space import missing_bytes
 from keepstep.provenance.record import to_text as record_text
 from keepstep.storage.deletion import delete_checkpoint
@@ -47,6 +48,7 @@ class SaveRequest:
         record: the run record's fields; the main process's count.
         components: names of the parts of the job's state.
         num_to_keep: how many checkpoints remain; None keeps all.
+        rules: what remains beside those, and the most that all of it may take.
         protected: steps that remain in any case, beside the one that is saved.
         naming: how checkpoints are called in that folder.
         inner: name of a folder in the temporary one that becomes the checkpoint, where somebody else's code makes it.
@@ -62,6 +64,7 @@ class SaveRequest:
     record: Mapping[str, Any]
     components: tuple[str, ...]
     num_to_keep: int | None
+    rules: Rules = NO_RULES
     protected: tuple[int, ...] = ()
     naming: Naming = layout.NATIVE
     inner: str = ""
@@ -238,9 +241,8 @@ def _make_room(request: SaveRequest, size: int) -> None:
     more."""
     complete = survey(request.folder, request.naming).complete
     spared = request.waiting(complete)
-    verdicts = plan_retention(
-        [c.found.step for c in complete], request.num_to_keep, request.protected, held_steps(request.folder)
-    )
+    held = held_steps(request.folder)
+    verdicts = decide(request.folder, complete, request.num_to_keep, request.rules, request.protected, held)
     for verdict in verdicts:
         if verdict.keep or verdict.step not in spared:
             continue
@@ -350,14 +352,14 @@ def discard(path: Path) -> None:
 def apply_retention(request: SaveRequest) -> None:
     """Delete what the retention rule gives up. Only the main process calls it; a failure warns and never raises."""
     folder = request.folder
-    if request.num_to_keep is None:
+    if not request.rules.may_delete(request.num_to_keep):
         return
     try:
         request.claim.confirm()
         complete = survey(folder, request.naming).complete
         protected = [request.step, *request.protected]
         held = held_steps(folder) | set(request.waiting(complete))
-        verdicts = plan_retention([c.found.step for c in complete], request.num_to_keep, protected, held)
+        verdicts = decide(folder, complete, request.num_to_keep, request.rules, protected, held, request.step)
     except (OSError, RunInUseError) as error:
         logger.warning("could not look for old checkpoints in %s (%s); the next save tries again", folder, error)
         return

@@ -32,24 +32,31 @@ def command(
         print_json(listing)
         return
     if listing.checkpoints:
-        rows = [
-            (
-                str(c.step),
-                c.condition + (", pinned" if c.pinned else ""),
-                human_size(c.size),
-                str(c.world_size or "-"),
-                c.created_at or "-",
-                c.problem,
-            )
-            for c in listing.checkpoints
-        ]
-        print(table(("STEP", "STATE", "SIZE", "RANKS", "CREATED", "PROBLEM"), rows))
+        print(_table_of(listing))
     elif listing.runs:
         print(f"no checkpoints in {listing.folder} itself; runs with checkpoints: {', '.join(listing.runs)}")
     else:
         print(f"no checkpoints in {listing.folder}")
     if listing.leftovers:
         print(f"left by saves that did not end: {', '.join(listing.leftovers)}")
+
+
+def _table_of(listing: Listing) -> str:
+    rows = [
+        (
+            str(c.step),
+            c.condition + (", pinned" if c.pinned else ""),
+            human_size(c.size),
+            str(c.world_size or "-"),
+            c.created_at or "-",
+            c.problem,
+            printable(c.note),
+        )
+        for c in listing.checkpoints
+    ]
+    header = ("STEP", "STATE", "SIZE", "RANKS", "CREATED", "PROBLEM", "NOTE")
+    shown = len(header) if any(c.note for c in listing.checkpoints) else len(header) - 1
+    return table(header[:shown], [row[:shown] for row in rows])
 
 
 def _list(text: str) -> Listing:

@@ -8,6 +8,7 @@ import typer
 from keepstep.cli import (
     adopt,
     audit,
+    best,
     can_resume,
     convert,
     diff,
@@ -51,6 +52,7 @@ for command in (
     verify,
     pull,
     push,
+    best,
     prune,
     pin,
     unpin,

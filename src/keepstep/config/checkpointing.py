@@ -7,6 +7,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from keepstep.config.base import Section
 from keepstep.config.mirror import Mirrors, unprinted
+from keepstep.config.retention import Keep
 
 Period = int | Literal["last_step", "disable"]
 GuardPolicy = Literal["refuse", "warn", "accept"]
@@ -66,6 +67,8 @@ class CheckpointingConfig(Section):
             `peer_copies`.
         period_steps: save every that many steps and at the last step; "last_step": only there; "disable": never.
         num_to_keep: how many checkpoints remain after a save; None keeps all.
+        keep: what remains beside those: every so many steps, the best by a score, the young; and the most that all of
+            it may take on the disk.
         mode: "sync": the job waits until a checkpoint is committed; "async": it goes on as soon as its state is copied
             into host memory, which takes as many bytes a rank as its shard.
         when_busy: what happens in async mode when a save comes due while one is under way: "wait" for it, or "skip"
@@ -100,6 +103,7 @@ class CheckpointingConfig(Section):
     save_dir: Annotated[str, Field(min_length=1)]
     period_steps: Annotated[Period, BeforeValidator(_period)]
     num_to_keep: Annotated[int | None, BeforeValidator(_number_to_keep)] = None
+    keep: Keep | None = None
     mode: Literal["sync", "async"] = "sync"
     when_busy: Literal["wait", "skip"] = "wait"
     on_damage: Literal["fall_back", "stop"] = "fall_back"
@@ -120,5 +124,18 @@ class CheckpointingConfig(Section):
             raise ValueError(
                 "peer_copies: 1 and a mirror do not go together yet: a machine's folder holds only a part of each "
                 "checkpoint. Take one of them"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _keep_has_something_to_do(self) -> "CheckpointingConfig":
+        if self.keep is None:
+            return self
+        if self.peer_copies:
+            raise ValueError("peer_copies: 1 and keep do not go together yet: use num_to_keep alone")
+        if self.num_to_keep is None and self.keep.adds and self.keep.disk_budget_gb is None:
+            raise ValueError(
+                "keep says what remains beside the num_to_keep newest, and num_to_keep: null keeps all: set "
+                "num_to_keep to 1 or more, or a keep.disk_budget_gb"
             )
         return self

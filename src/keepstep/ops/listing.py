@@ -6,14 +6,14 @@ from pathlib import Path
 from keepstep.errors import CouldNotLookError
 from keepstep.ops.found import survey_run
 from keepstep.plan import layout
-from keepstep.storage.leases import pinned_steps
+from keepstep.storage.leases import pin_notes
 from keepstep.storage.run_record import read_record
 from keepstep.storage.survey import SurveyedCheckpoint
 
 
 @dataclass(frozen=True)
 class ListedCheckpoint:
-    """A checkpoint's folder. `problem` is empty for a complete one."""
+    """A checkpoint's folder. `problem` is empty for a complete one; `note` is what its pin says."""
 
     step: int
     path: str
@@ -24,6 +24,7 @@ class ListedCheckpoint:
     attempt: int | None
     created_at: str | None
     pinned: bool = False
+    note: str = ""
 
 
 @dataclass(frozen=True)
@@ -48,13 +49,13 @@ def list_folder(folder: Path) -> Listing:
     if layout.any_step_of(folder.resolve().name) is not None and (folder / layout.MANIFEST).is_file():
         raise CouldNotLookError(f"{folder} is one checkpoint; `keepstep show` describes it")
     found = survey_run(folder)
-    pinned = pinned_steps(folder)
-    listed = tuple(_listed(checkpoint, checkpoint.found.step in pinned) for checkpoint in found.checkpoints)
+    notes = pin_notes(folder)
+    listed = tuple(_listed(checkpoint, notes.get(checkpoint.found.step)) for checkpoint in found.checkpoints)
     runs = () if listed else tuple(name for name in found.foreign if _holds_checkpoints(folder / name))
     return Listing(str(folder), listed, found.leftovers, found.foreign, runs)
 
 
-def _listed(checkpoint: SurveyedCheckpoint, is_pinned: bool) -> ListedCheckpoint:
+def _listed(checkpoint: SurveyedCheckpoint, note: str | None) -> ListedCheckpoint:
     manifest, found = checkpoint.manifest, checkpoint.found
     created_at = read_record(checkpoint.path).get("created_at")
     return ListedCheckpoint(
@@ -66,7 +67,8 @@ def _listed(checkpoint: SurveyedCheckpoint, is_pinned: bool) -> ListedCheckpoint
         world_size=manifest.world_size if manifest else None,
         attempt=manifest.attempt if manifest else None,
         created_at=created_at if isinstance(created_at, str) else None,
-        pinned=is_pinned,
+        pinned=note is not None,
+        note=note or "",
     )
 
 

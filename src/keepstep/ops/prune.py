@@ -1,6 +1,7 @@
 """Applies the retention rule by hand."""
 
-from collections.abc import Collection
+import time
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -8,14 +9,17 @@ from keepstep.errors import CouldNotLookError
 from keepstep.ops.verify import verify_one
 from keepstep.plan import layout
 from keepstep.plan.layout import Naming
-from keepstep.plan.retention import Verdict, plan_retention
+from keepstep.plan.policies import NO_RULES, Rules
+from keepstep.plan.retention import HELD, PROTECTED, Verdict, retain
 from keepstep.plan.trainer_files import STATE, base_name
+from keepstep.storage.candidates import candidates_of
 from keepstep.storage.deletion import delete_checkpoint
 from keepstep.storage.json_file import read_json
-from keepstep.storage.leases import held_steps
+from keepstep.storage.leases import held_steps, pin_notes
 from keepstep.storage.local import remove_tree
 from keepstep.storage.naming import naming_in
 from keepstep.storage.quarantine import size_of
+from keepstep.storage.scoring.scores import read_scores
 from keepstep.storage.survey import survey
 
 
@@ -28,6 +32,8 @@ class PrunePlan:
         freed: bytes of what goes.
         put_away: bytes of what lies in quarantine or was set aside: nothing of keepstep's ever deletes that.
         prefix: what the checkpoints are called, without the step.
+        kept: bytes of what stays.
+        over_budget: bytes by which what must stay is more than the disk budget.
     """
 
     folder: str
@@ -36,41 +42,75 @@ class PrunePlan:
     freed: int
     put_away: int = 0
     prefix: str = layout.NATIVE.prefix
+    kept: int = 0
+    over_budget: int = 0
 
 
-def plan_prune(folder: Path, keep: int) -> PrunePlan:
+def plan_prune(folder: Path, keep: int | None, rules: Rules = NO_RULES, scores: Path | None = None) -> PrunePlan:
     """Decide. Changes nothing.
 
     What is to stay is verified byte by byte before anything older is given up for it. Of a Trainer's checkpoints the
     best stays in any case, by what the newest one says, and so does the newest.
 
+    Args:
+        folder: the run's.
+        keep: how many of the newest stay; None: all, as far as a disk budget lets them.
+        rules: what stays beside those.
+        scores: the folder that holds `scores.jsonl`; None: the run's own.
+
     Raises:
-        CouldNotLookError: there is no such folder, or it cannot be read.
+        CouldNotLookError: there is no such folder, or it or the scores cannot be read.
     """
     if not folder.exists():
         raise CouldNotLookError(f"{folder}: there is no such folder")
     held, naming = held_steps(folder), naming_in(folder)
     complete = {c.found.step: c for c in survey(folder, naming).complete}
+    rows = read_scores(scores or folder) if rules.needs_scores else ()
+    candidates = {one.step: one for one in candidates_of(complete.values(), rules, rows)}
     damaged: list[str] = []
     good: set[int] = set()
     while True:
-        best = _best(folder, naming, complete)
-        protected = () if best is None else (best, max(complete))
-        verdicts = plan_retention(list(complete), keep, protected, held)
+        best = _best(folder, naming, candidates)
+        verdicts = retain(
+            candidates.values(),
+            rules.beside(keep),
+            protected=() if best is None else (best, max(candidates)),
+            held=held,
+            now=time.time(),
+            budget_bytes=rules.budget_bytes,
+        )
         unverified = [v.step for v in verdicts if v.keep and v.step not in good]
         if not unverified or all(v.keep for v in verdicts):
             break
         result = verify_one(complete[unverified[-1]])
         if result.problems:
             damaged.append(f"{naming.checkpoint_name(result.step)}: {result.problems[0]}")
-            del complete[result.step]
+            del candidates[result.step]
         else:
             good.add(result.step)
-    sizes = {step: c.manifest.size for step, c in complete.items() if c.manifest is not None}
-    freed = sum(sizes.get(v.step, 0) for v in verdicts if not v.keep)
-    told = {} if best is None else {max(complete): "the newest", best: "the best, by what the newest says"}
-    verdicts = tuple(replace(v, reason=told[v.step]) if v.step in told else v for v in verdicts)
-    return PrunePlan(str(folder), verdicts, tuple(damaged), freed, size_of(folder), naming.prefix)
+    kept = sum(v.size for v in verdicts if v.keep)
+    return PrunePlan(
+        str(folder),
+        _told(verdicts, best, pin_notes(folder)),
+        tuple(damaged),
+        freed=sum(v.size for v in verdicts if not v.keep),
+        put_away=size_of(folder),
+        prefix=naming.prefix,
+        kept=kept,
+        over_budget=0 if rules.budget_bytes is None else max(0, kept - rules.budget_bytes),
+    )
+
+
+def _told(verdicts: Sequence[Verdict], best: int | None, notes: Mapping[int, str]) -> tuple[Verdict, ...]:
+    """The verdicts with what only the folder knows: a Trainer's best, the notes of pins."""
+    told = {} if best is None else {verdicts[-1].step: "the newest", best: "the best, by what the newest says"}
+    told |= {step: f"pinned: {note}" if note else "pinned" for step, note in notes.items() if step not in told}
+    return tuple(
+        replace(v, reason=v.reason.replace(PROTECTED, told[v.step]).replace(HELD, told[v.step]))
+        if v.step in told
+        else v
+        for v in verdicts
+    )
 
 
 def _best(folder: Path, naming: Naming, steps: Collection[int]) -> int | None:

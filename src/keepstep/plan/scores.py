@@ -82,7 +82,7 @@ def is_set_name(name: str) -> bool:
 
 def to_line(score: Score) -> str:
     """A row as one line of strict JSON. NaN and infinities, which JSON has not, are words."""
-    row = {**asdict(score), "metrics": {name: _writable(value) for name, value in score.metrics.items()}}
+    row = {**asdict(score), "metrics": {name: writable(value) for name, value in score.metrics.items()}}
     return json.dumps({name: value for name, value in row.items() if value not in ("", {}, [], ())}, allow_nan=False)
 
 
@@ -119,7 +119,7 @@ class Measured:
 
     Attributes:
         metrics: by full name.
-        ambiguous: names that two sets gave, with different values.
+        doubled: the values of each name that two sets gave, where they differ.
         failed: sets on which scoring failed for good, and why.
     """
 
@@ -127,8 +127,13 @@ class Measured:
     digest: str
     checkpoint: str
     metrics: Mapping[str, float]
-    ambiguous: tuple[str, ...] = ()
+    doubled: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     failed: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def ambiguous(self) -> tuple[str, ...]:
+        """Names that do not tell which value is meant."""
+        return tuple(sorted(self.doubled))
 
 
 def measured(rows: Iterable[Score]) -> tuple[Measured, ...]:
@@ -141,15 +146,15 @@ def measured(rows: Iterable[Score]) -> tuple[Measured, ...]:
 
 def _joined(group: list[Score]) -> Measured:
     metrics: dict[str, float] = {}
-    ambiguous = set()
+    doubled: dict[str, tuple[float, ...]] = {}
     for row in group:
         for name, value in row.named_metrics().items():
             if name in metrics and not _is_same(metrics[name], value):
-                ambiguous.add(name)
+                doubled[name] = (*doubled.get(name, (metrics[name],)), value)
             metrics[name] = value
     failed = {row.set: row.problem for row in group if row.outcome == FAILED}
     first = group[0]
-    return Measured(first.step, first.digest, first.checkpoint, metrics, tuple(sorted(ambiguous)), failed)
+    return Measured(first.step, first.digest, first.checkpoint, metrics, doubled, failed)
 
 
 def metrics_in(text: str) -> dict[str, float]:
@@ -212,7 +217,8 @@ def _number(value: object) -> float | None:
         return None
 
 
-def _writable(value: float) -> float | str:
+def writable(value: float) -> float | str:
+    """A number as JSON has it: NaN and infinities are words."""
     if math.isfinite(value):
         return value
     return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"

@@ -2,7 +2,7 @@
 
 A lease is a file `.keepstep/leases/save-<step>.<name>` that its holder touches. It says for how many seconds it is
 good after that, by the clock of the file system. A pin is a lease of nobody's that ends when it is taken back:
-`.keepstep/leases/save-<step>.pin`.
+`.keepstep/leases/save-<step>.pin`. It holds a note, or nothing.
 """
 
 import contextlib
@@ -17,7 +17,8 @@ from pathlib import Path
 from keepstep.errors import CheckpointNotFoundError
 from keepstep.plan import layout
 from keepstep.plan.layout import Naming
-from keepstep.storage.local import create_text, make_folders, sync_folder
+from keepstep.storage.json_file import read_json
+from keepstep.storage.local import create_text, make_folders, replace_text, sync_folder
 
 _FOLDER = f"{layout.KEEPSTEP_FOLDER}/leases"
 _LONGEST = 24 * 3600.0
@@ -117,14 +118,30 @@ def held_steps(folder: Path) -> frozenset[int]:
     return frozenset(held)
 
 
-def pin(folder: Path, step: int) -> bool:
-    """Keep a checkpoint until it is unpinned. Returns False when it was pinned already. Raises OSError."""
+def pin(folder: Path, step: int, note: str | None = None) -> bool:
+    """Keep a checkpoint until it is unpinned.
+
+    Args:
+        folder: the run's folder.
+        step: which checkpoint.
+        note: why; it takes the place of an earlier one. None: as it is.
+
+    Returns:
+        False when it was pinned already, with that note.
+
+    Raises:
+        OSError: the pin cannot be written.
+    """
     place = folder / _FOLDER
     make_folders(place)
+    path = place / f"{layout.checkpoint_name(step)}{_PIN}"
+    text = json.dumps({"note": note}) if note else ""
     try:
-        create_text(place / f"{layout.checkpoint_name(step)}{_PIN}", "")
+        create_text(path, text)
     except FileExistsError:
-        return False
+        if note is None or note == _note(path):
+            return False
+        replace_text(path, text)  # one step: the checkpoint is pinned all the time
     return True
 
 
@@ -140,12 +157,28 @@ def unpin(folder: Path, step: int) -> bool:
 
 def pinned_steps(folder: Path) -> frozenset[int]:
     """Steps of the checkpoints that are pinned. Raises OSError."""
+    return frozenset(_pins(folder))
+
+
+def pin_notes(folder: Path) -> dict[int, str]:
+    """The notes of all pins, by step; empty for one without. Raises OSError."""
+    return {step: _note(path) for step, path in _pins(folder).items()}
+
+
+def _pins(folder: Path) -> dict[int, Path]:
+    place = folder / _FOLDER
     try:
-        names = os.listdir(folder / _FOLDER)
+        names = os.listdir(place)
     except FileNotFoundError:
-        return frozenset()
-    steps = (layout.kept_step(name) for name in names if name.endswith(_PIN))
-    return frozenset(step for step in steps if step is not None)
+        return {}
+    found = {layout.kept_step(name): place / name for name in names if name.endswith(_PIN)}
+    return {step: path for step, path in found.items() if step is not None}
+
+
+def _note(pin: Path) -> str:
+    """What a pin says. Whatever it holds, it is a pin."""
+    note = read_json(pin).get("note")
+    return note if isinstance(note, str) else ""
 
 
 def _seconds(lease: Path) -> float:

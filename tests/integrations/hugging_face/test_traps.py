@@ -152,6 +152,11 @@ def test_the_best_checkpoint_has_its_own_name_and_stays(tmp_path: Path, mode: st
     assert same(load_file(tmp_path / "checkpoint-4" / "model.safetensors"), _stored_names(made))
 
 
+def test_rules_beside_save_total_limit(tmp_path: Path) -> None:
+    started(tmp_path, max_steps=7, save_steps=1, save_total_limit=1, options={"keep": {"every_steps": 3}})
+    assert committed(tmp_path) == [3, 6, 7]
+
+
 def _stored_names(trainer: Any) -> dict[str, torch.Tensor]:
     return {name: held for name, held in weights(trainer).items() if name != "lm_head.weight"}
 

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from keepstep.config.checkpointing import CheckpointingConfig, GuardPolicy, StopSignal
+from keepstep.config.retention import Keep
 from keepstep.errors import ConfigError
+from keepstep.plan.policies import Rules, rules_of
 
 
 @dataclass(frozen=True)
@@ -22,6 +24,7 @@ class Options:
             a notebook.
         mirror: where checkpoints are copied to; a folder named after output_dir is made there. `hf://user/repo` is the
             run's own. A resume fetches them whole.
+        keep: what remains beside the `save_total_limit` newest.
         push_timeout_seconds: the longest that one push to the Hub may take, and that the end of `train()` waits for
             what is being pushed. A push that takes longer is given up; the next save pushes again.
     """
@@ -39,6 +42,7 @@ class Options:
     timeout_seconds: float = 7200.0
     push_timeout_seconds: float = 1800.0
     mirror: Any = ()
+    keep: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not self.push_timeout_seconds > 0:
@@ -50,6 +54,7 @@ class Options:
             save_dir=folder,
             period_steps=1,
             num_to_keep=num_to_keep,
+            keep=self._keep(),
             mode=self.mode,
             guards=dict(self.guards),
             on_damage=self.on_damage,
@@ -60,6 +65,14 @@ class Options:
             timeout_seconds=self.timeout_seconds,
             mirror=self.mirror,
         )
+
+    @property
+    def rules(self) -> Rules:
+        """What remains beside the newest."""
+        return rules_of(self._keep())
+
+    def _keep(self) -> Keep | None:
+        return None if self.keep is None else Keep.model_validate(self.keep)
 
     @property
     def takes_signals(self) -> bool:

@@ -78,7 +78,7 @@ class Saves:
         self._saver = FolderSaver(world, hang_seconds=options.hang_seconds, timeout_seconds=options.timeout_seconds)
         self._in_background = options.mode == "async" and _can_be_captured(trainer)
         self._sharded = ShardedFolders(world, buffered=self._in_background) if trainer.is_fsdp_enabled else None
-        self._pool = Pool()
+        self._pool, self._rules = Pool(), options.rules
         self._told: _Told | None = None
         self._pushes = Pushes(trainer, folder, options.push_timeout_seconds)
         self._size = 0
@@ -234,6 +234,7 @@ class Saves:
             record=self._identity.record(),
             components=self._components(),
             num_to_keep=limit if limit and limit > 0 else None,
+            rules=self._rules,
             protected=best_steps(trainer.state),
             naming=layout.TRAINER,
             inner=layout.TRAINER.checkpoint_name(step),

@@ -100,7 +100,12 @@ def plan_mirror_prune(
     rest = [one for one in own if one.found.condition in (Condition.INCOMPLETE, Condition.DAMAGED)]
     incomplete = [_incomplete(store, one) for one in rest if one.found.step < newest]
     return MirrorPrunePlan(
-        str(address), tuple(_told(v, best) for v in verdicts), tuple(damaged), tuple(incomplete), freed, naming.prefix
+        str(address),
+        tuple(_told(v, best, good[v.copy]) for v in verdicts),
+        tuple(damaged),
+        tuple(incomplete),
+        freed,
+        naming.prefix,
     )
 
 
@@ -163,9 +168,10 @@ def _beside(best: int | None, good: Collection[Copy], keep: int) -> int:
     return keep if best is None or best in newest else max(1, keep - 1)
 
 
-def _told(verdict: CopyVerdict, best: int | None) -> Verdict:
+def _told(verdict: CopyVerdict, best: int | None, stored: StoredCheckpoint) -> Verdict:
     is_best = verdict.keep and verdict.copy.step == best
-    return Verdict(verdict.copy.step, verdict.keep, "the best, by what the newest says" if is_best else verdict.reason)
+    reason = "the best, by what the newest says" if is_best else verdict.reason
+    return Verdict(verdict.copy.step, verdict.keep, reason, stored.manifest.size if stored.manifest else 0)
 
 
 def _incomplete(store: Store, one: StoredCheckpoint) -> IncompleteFolder:

@@ -1,0 +1,102 @@
+"""Finds the best checkpoint by its scores."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from keepstep.config.address import Address
+from keepstep.config.bounds import parse_guard
+from keepstep.errors import ConfigError, CouldNotLookError
+from keepstep.ops.pin import pin_checkpoint
+from keepstep.ops.place import is_checkpoint, survey_address
+from keepstep.plan import layout
+from keepstep.plan.choice import Choice, Standing, choose
+from keepstep.plan.manifest import Manifest, manifest_digest
+from keepstep.plan.metrics import Mode, names_in, shown
+from keepstep.plan.resume import Condition
+from keepstep.plan.scores import measured
+from keepstep.storage.digest import digest_of_bytes
+from keepstep.storage.leases import pin_notes
+from keepstep.storage.naming import naming_in
+from keepstep.storage.scoring.scores import read_scores, unreadable_lines
+from keepstep.storage.survey import survey
+
+
+@dataclass(frozen=True)
+class Best:
+    """A choice, and where what was chosen lies.
+
+    Attributes:
+        folder: what was looked at.
+        path: of the chosen checkpoint; None where there is none.
+        unreadable_lines: of the scores; they do not count.
+    """
+
+    folder: str
+    choice: Choice
+    path: str | None
+    unreadable_lines: int = 0
+
+
+def find_best(
+    place: Path | Address, metric: str, mode: Mode, guards: Iterable[str] = (), scores: Path | None = None
+) -> Best:
+    """Choose among the complete checkpoints of a run.
+
+    Args:
+        place: the run's folder, or its address on a mirror.
+        metric: that decides.
+        mode: "max": the highest value is the best.
+        guards: bounds that other metrics must keep: `canary/accuracy>=0.9`.
+        scores: the folder that holds `scores.jsonl`; None: the run's own.
+
+    Raises:
+        ConfigError: a guard is none, or a name means several metrics, or none.
+        CouldNotLookError: checkpoints or scores cannot be read.
+    """
+    bounds = [parse_guard(guard) for guard in guards]
+    present, where = _present(place), _scores_folder(place, scores)
+    digests = {step: digest for step, (digest, _) in present.items()}
+    choice = choose(measured(read_scores(where)), digests, metric, mode, bounds)
+    path = None if choice.chosen is None else present[choice.chosen][1]
+    return Best(str(place), choice, path, unreadable_lines(where))
+
+
+def metrics_of(place: Path | Address, scores: Path | None = None) -> dict[str, int]:
+    """All metrics that a run has scores of, and how many checkpoints have each. Raises as `find_best`."""
+    return names_in(measured(read_scores(_scores_folder(place, scores))))
+
+
+def pin_best(best: Best) -> None:
+    """Pin what was chosen, with the reason as note where it has none. Raises as `keepstep.ops.pin.pin_checkpoint`."""
+    choice, path = best.choice, Path(best.path or "")
+    value = next(row.values[choice.metric] for row in choice.rows if row.standing is Standing.CHOSEN)
+    has_note = bool(choice.chosen is not None and pin_notes(path.resolve().parent).get(choice.chosen))
+    pin_checkpoint(path, None if has_note else f"best by {choice.metric} = {shown(value)}")
+
+
+def _scores_folder(place: Path | Address, scores: Path | None) -> Path:
+    if scores is not None:
+        if not scores.is_dir():
+            raise CouldNotLookError(f"{scores}: there is no such folder")
+        return scores
+    if isinstance(place, Address):
+        raise ConfigError(f"{place}: a mirror holds no scores; name the folder that does with --scores FOLDER")
+    return place
+
+
+def _present(place: Path | Address) -> dict[int, tuple[str, str]]:
+    """Manifest digest and path of each complete checkpoint, by step."""
+    found: Iterable[tuple[int, Manifest | None, str]]
+    if isinstance(place, Address):
+        if is_checkpoint(place):
+            raise CouldNotLookError(f"{place} is one checkpoint; give the address of its run")
+        stored = [one for one in survey_address(place).checkpoints if one.found.condition is Condition.COMPLETE]
+        found = [(one.found.step, one.manifest, str(place.joined(one.files.name))) for one in stored]
+    else:
+        if not place.exists():
+            raise CouldNotLookError(f"{place}: there is no such folder")
+        if layout.any_step_of(place.resolve().name) is not None and (place / layout.MANIFEST).is_file():
+            raise CouldNotLookError(f"{place} is one checkpoint; give the folder of its run")
+        found = [(c.found.step, c.manifest, str(c.path)) for c in survey(place, naming_in(place)).complete]
+    return {step: (manifest_digest(m, digest_of_bytes), path) for step, m, path in found if m is not None}

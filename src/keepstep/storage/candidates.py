@@ -1,0 +1,54 @@
+"""What retention policies judge by, read from the checkpoints."""
+
+import contextlib
+from collections.abc import Iterable
+from datetime import UTC, datetime
+
+from keepstep.plan import layout
+from keepstep.plan.manifest import manifest_digest
+from keepstep.plan.policies import Rules
+from keepstep.plan.retention import Candidate
+from keepstep.plan.scores import Score, measured
+from keepstep.storage.digest import digest_of_bytes
+from keepstep.storage.run_record import read_record
+from keepstep.storage.survey import SurveyedCheckpoint
+
+
+def candidates_of(
+    complete: Iterable[SurveyedCheckpoint], rules: Rules, rows: Iterable[Score] = ()
+) -> tuple[Candidate, ...]:
+    """Checkpoints as policies see them. Only what the rules need is looked up.
+
+    Args:
+        complete: complete checkpoints.
+        rules: what judges them.
+        rows: of `scores.jsonl`.
+    """
+    by_digest = {one.digest: one for one in measured(rows)} if rules.needs_scores else {}
+    return tuple(
+        Candidate(
+            one.found.step,
+            one.manifest.size if one.manifest else 0,
+            created_seconds(one) if rules.needs_ages else None,
+            by_digest.get(digest_of(one)) if by_digest else None,
+        )
+        for one in complete
+    )
+
+
+def digest_of(checkpoint: SurveyedCheckpoint) -> str:
+    """What stands for a checkpoint in `scores.jsonl`: the digest of its manifest; empty without one."""
+    return "" if checkpoint.manifest is None else manifest_digest(checkpoint.manifest, digest_of_bytes)
+
+
+def created_seconds(checkpoint: SurveyedCheckpoint) -> float | None:
+    """When a checkpoint was made, in seconds since the epoch: what its run record says, which a copy does not change;
+    else the time of its manifest."""
+    told = read_record(checkpoint.path).get("created_at")
+    with contextlib.suppress(ValueError, TypeError, OverflowError):
+        when = datetime.fromisoformat(told)  # type: ignore[arg-type]
+        return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
+    try:
+        return (checkpoint.path / layout.MANIFEST).stat().st_mtime
+    except OSError:
+        return None
