@@ -1,6 +1,6 @@
 """Finds the best checkpoint by its scores."""
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,6 +9,7 @@ from keepstep.config.bounds import parse_guard
 from keepstep.errors import ConfigError, CouldNotLookError
 from keepstep.ops.pin import pin_checkpoint
 from keepstep.ops.place import is_checkpoint, survey_address
+from keepstep.ops.scoring.places import NamedFolder, has_names
 from keepstep.plan import layout
 from keepstep.plan.choice import Choice, Standing, choose
 from keepstep.plan.manifest import Manifest, manifest_digest
@@ -55,9 +56,11 @@ def find_best(
         CouldNotLookError: checkpoints or scores cannot be read.
     """
     bounds = [parse_guard(guard) for guard in guards]
-    present, where = _present(place), _scores_folder(place, scores)
+    where = _scores_folder(place, scores)
+    known = measured(read_scores(where))
+    present = _present(place, {one.digest for one in known})
     digests = {step: digest for step, (digest, _) in present.items()}
-    choice = choose(measured(read_scores(where)), digests, metric, mode, bounds)
+    choice = choose(known, digests, metric, mode, bounds)
     path = None if choice.chosen is None else present[choice.chosen][1]
     return Best(str(place), choice, path, unreadable_lines(where))
 
@@ -85,8 +88,8 @@ def _scores_folder(place: Path | Address, scores: Path | None) -> Path:
     return place
 
 
-def _present(place: Path | Address) -> dict[int, tuple[str, str]]:
-    """Manifest digest and path of each complete checkpoint, by step."""
+def _present(place: Path | Address, scored: Collection[str]) -> dict[int, tuple[str, str]]:
+    """Manifest digest and path of each complete checkpoint, by step; of several with one step, one that was scored."""
     found: Iterable[tuple[int, Manifest | None, str]]
     if isinstance(place, Address):
         if is_checkpoint(place):
@@ -98,5 +101,8 @@ def _present(place: Path | Address) -> dict[int, tuple[str, str]]:
             raise CouldNotLookError(f"{place}: there is no such folder")
         if layout.any_step_of(place.resolve().name) is not None and (place / layout.MANIFEST).is_file():
             raise CouldNotLookError(f"{place} is one checkpoint; give the folder of its run")
+        if has_names(place):
+            named = sorted(NamedFolder(place).checkpoints(), key=lambda one: one.digest in scored)
+            return {one.step: (one.digest, str(place / one.name)) for one in named}
         found = [(c.found.step, c.manifest, str(c.path)) for c in survey(place, naming_in(place)).complete]
     return {step: (manifest_digest(m, digest_of_bytes), path) for step, m, path in found if m is not None}

@@ -9,7 +9,10 @@ import torch
 from keepstep.config.address import parse_address
 from keepstep.errors import CheckpointNotFoundError, CouldNotLookError
 from keepstep.integrations.lightning import VerifiedCheckpointIO
+from keepstep.ops.best import find_best
 from keepstep.ops.scoring.places import MirrorPlace, NamedFolder, RunFolder, place_for
+from keepstep.ops.scoring.watcher import WatchOptions
+from keepstep.ops.watch import watch
 from keepstep.plan import layout
 from keepstep.storage.deletion import delete_checkpoint
 from keepstep.storage.exit_note import write_exit
@@ -132,6 +135,17 @@ def test_checkpoints_of_lightning_are_found_by_their_records_and_outlive_their_r
     assert [one.step for one in place.checkpoints()] == [6, 9, 12]
     with pytest.raises(CheckpointNotFoundError, match="gone"), place.reading(three):
         pass
+
+
+def test_the_best_of_lightning_has_a_path(tmp_path: Path) -> None:
+    io = VerifiedCheckpointIO()
+    for step, name in ((3, "a.ckpt"), (6, "b.ckpt"), (6, "last.ckpt")):
+        io.save_checkpoint({"global_step": step, "state_dict": {}, "optimizer_states": []}, tmp_path / name)
+    once = WatchOptions(until="once")
+    watch(tmp_path, lambda path: {"accuracy": {"a": 0.1, "b": 0.9, "l": 0.5}[path.name[0]]}, options=once)
+    best = find_best(tmp_path, "accuracy", "max")
+    assert best.choice.chosen == 6
+    assert best.path in (str(tmp_path / "b.ckpt"), str(tmp_path / "last.ckpt"))
 
 
 def test_one_that_was_saved_anew_under_its_name_is_wanted_again(tmp_path: Path) -> None:

@@ -187,7 +187,12 @@ def place_for(place: Path | Address, scratch: Path | None = None) -> Place:
         return MirrorPlace(place, scratch)
     if place.exists() and not place.is_dir():
         raise CouldNotLookError(f"{place} is no folder")
-    return NamedFolder(place) if (place / named_records.FOLDER).is_dir() else RunFolder(place)
+    return NamedFolder(place) if has_names(place) else RunFolder(place)
+
+
+def has_names(folder: Path) -> bool:
+    """Whether checkpoints in a folder have any name, and records, as Lightning's have."""
+    return (folder / named_records.FOLDER).is_dir()
 
 
 def _scorable(path: Path, manifest: Manifest) -> Scorable:
