@@ -20,7 +20,7 @@ def _begin() -> None:
     enable()
 
 
-@pytest.mark.parametrize(("ranks", "every"), [(1, 19), (2, 35)])
+@pytest.mark.parametrize(("ranks", "every"), [(1, 14), (2, 25)])
 def test_some_points_on_forked_processes(tmp_path: Path, ranks: int, every: int) -> None:
     judge(forked_bench(tmp_path, "hf_trainer", ranks, _begin, every))
 
