@@ -50,9 +50,9 @@ soak: setup
 fuzz: setup
 	$(BIN)/python -m pytest tests/fuzz -m fuzz -s
 
-# Every layout at the save with every layout at the load; prints the table.
+# Every layout, and every placement, at the save with every one at the load; prints the table.
 layouts: setup
-	$(BIN)/python -m pytest tests/distributed/test_layouts.py -m layouts
+	$(BIN)/python -m pytest tests/distributed -m layouts
 
 # Trainers of transformers and TRL, stopped at ten steps each, against runs that were not stopped.
 trainers: setup

@@ -303,7 +303,7 @@ def slow(self, piece, offset):
     real(self, piece, offset)
 writer._Target.write = slow
 config = keepstep.CheckpointingConfig(save_dir={str(tmp_path)!r}, period_steps=1, mode="async")
-saver = keepstep.Checkpointer(config, keepstep.JobState(model=torch.nn.Linear(5000, 5000)))
+saver = keepstep.Checkpointer(config, keepstep.JobState(model=torch.nn.Linear(500, 500)))
 saver.save(1)
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)

@@ -185,7 +185,11 @@ def test_one_that_wakes_up_between_its_last_look_and_the_rename_fails(
 
 
 @pytest.mark.parametrize("apart", [[2, 3], [1], [3]])
-def test_nodes_that_do_not_share_the_folder_are_refused_at_the_start(tmp_path: Path, apart: list[int]) -> None:
+def test_nodes_that_do_not_share_the_folder_are_refused_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, apart: list[int]
+) -> None:
+    monkeypatch.setattr(claim_module, "_RETRY_SECONDS", (0.05, 0.2))  # nothing comes late here
+
     def start() -> int:
         node = "n1" if forks.world.rank in apart else "n0"
         with checkpointer(tmp_path / node) as saver:
@@ -217,7 +221,9 @@ def test_a_folder_that_a_rank_can_read_but_not_write(tmp_path: Path, monkeypatch
     assert "Permission denied" in str(ended[0].error)
 
 
-def test_thousands_that_are_missing_are_waited_for_together(tmp_path: Path) -> None:
-    started = time.monotonic()
+def test_thousands_that_are_missing_are_waited_for_together(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim_module, "_RETRY_SECONDS", (0.05, 0.2))
+    waited: list[float] = []
+    monkeypatch.setattr(time, "sleep", waited.append)
     assert claim_module._appearing(tmp_path, 1, range(1, 2000)) == []
-    assert time.monotonic() - started < 10
+    assert waited == [0.0, 0.05, 0.2]

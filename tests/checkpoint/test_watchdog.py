@@ -55,7 +55,9 @@ def test_a_rank_whose_write_hangs_is_named_in_bounded_time(tmp_path: Path, mode:
 
         def hang(self: Any, piece: memoryview, offset: int) -> None:
             if forks.world.rank == 1:
-                time.sleep(5)
+                deadline = time.monotonic() + 30
+                while not (tmp_path / "told").exists() and time.monotonic() < deadline:
+                    time.sleep(0.05)
             write(self, piece, offset)
 
         writer_module._Target.write = hang
@@ -75,6 +77,7 @@ def test_a_rank_whose_write_hangs_is_named_in_bounded_time(tmp_path: Path, mode:
             saver.wait()
         except (SaveError, RuntimeError) as error:
             assert time.monotonic() - started < 30
+            (tmp_path / "told").touch()
             return f"{type(error).__name__}: {error}"
         return "saved"
 

@@ -137,44 +137,41 @@ def test_a_missing_file_and_the_wrong_kind_are_refused(job_file: Path) -> None:
     assert "keepstep train" in done.stderr
 
 
-def test_a_job_from_start_to_already_complete_under_the_launcher(job_file: Path) -> None:
-    background = ("--set", "trainer.checkpointing.mode=async")
-    first = keepstep_forked("train", str(job_file), "--nproc", "2", "--set", "trainer.total_steps=4", *background)
+def test_a_job_from_start_to_already_complete_and_to_an_error_under_launchers(job_file: Path) -> None:
+    """It begins under torch's launcher and goes on under keepstep's: a start of two ranks costs seconds."""
+    first = under_torchrun("train", str(job_file), "--set", "trainer.total_steps=4")
     assert first.returncode == 0, first.stderr
     assert first.stderr.count("starting from the first step") == 1
-    second = keepstep_forked("train", str(job_file), "--nproc", "2")
+    folder = job_file.parent / "checkpoints" / "run"
+    assert json.loads((folder / "save-4" / "manifest.json").read_text())["world_size"] == 2
+    background = ("--set", "trainer.checkpointing.mode=async")
+    second = keepstep_forked("train", str(job_file), "--nproc", "2", *background)
     assert second.returncode == 0, second.stderr
     assert second.stderr.count("resumed from step 4") == 1
+    assert json.loads((folder / "save-8" / "manifest.json").read_text())["world_size"] == 2
     third = keepstep("train", str(job_file))
     assert third.returncode == 0
     assert third.stderr.count("Training is already complete, nothing to do") == 1
     assert list(jobs.rows(job_file.parent)) == list(range(1, 9))
-
-
-def test_the_launcher_brings_the_exit_code_of_the_ranks_back(job_file: Path) -> None:
-    assert keepstep("train", str(job_file), "--set", "trainer.total_steps=4").returncode == 0
-    manifest = job_file.parent / "checkpoints" / "run" / "save-4" / "manifest.json"
-    manifest.write_text("{}")
+    for step in (4, 8):
+        (folder / f"save-{step}" / "manifest.json").write_text("{}")
     damaged = keepstep_forked("train", str(job_file), "--nproc", "2")
     assert damaged.returncode == 4
     assert damaged.stderr.count("no checkpoint is complete and unchanged") == 1
 
 
-def test_under_a_launcher_it_takes_the_world_it_is_given(job_file: Path) -> None:
+def under_torchrun(*arguments: str) -> subprocess.CompletedProcess[str]:
     root = Path(__file__).parents[2]
     script = root / "src" / "keepstep" / "cli" / "worker.py"
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
-    done = subprocess.run(
-        [sys.executable, *torchrun, str(script), "train", str(job_file)],
+    return subprocess.run(
+        [sys.executable, *torchrun, str(script), *arguments],
         capture_output=True,
         text=True,
         timeout=120,
         check=False,
         env={**os.environ, "PYTHONPATH": f"{root}/src:{root}"},
     )
-    assert done.returncode == 0, done.stderr
-    facts = json.loads((job_file.parent / "checkpoints" / "run" / "save-8" / "manifest.json").read_text())
-    assert facts["world_size"] == 2
 
 
 def test_selftest_of_a_job_file(job_file: Path) -> None:

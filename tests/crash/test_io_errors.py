@@ -78,7 +78,7 @@ def _try_all(tmp: Path, size: int, rank: int, error: str, every: int) -> None:
 
 @pytest.mark.parametrize(("size", "rank", "error"), [(1, 0, "ENOSPC"), (2, 1, "EIO")])
 def test_some_errors(tmp_path: Path, size: int, rank: int, error: str) -> None:
-    _try_all(tmp_path, size, rank, error, every=7)
+    _try_all(tmp_path, size, rank, error, every=11)
 
 
 @pytest.mark.crash

@@ -118,7 +118,7 @@ def test_a_mirror_that_stays_away_stops_nothing_and_is_told_of(
 
     address = f"{s3}/{uuid.uuid4().hex}"
     job = _job(tmp_path, address, on_step=_during(4, 0, away, away))
-    job = replace(job, mirror={**job.mirror, "wait_seconds": 3})
+    job = replace(job, mirror={**job.mirror, "wait_seconds": 1})
     started = time.monotonic()
     ended = tiny.train(job)
 
@@ -157,7 +157,9 @@ def _await_progress(address: str) -> None:
         time.sleep(0.05)
 
 
-def _wiped_again_and_again(base: Path, address: str, wipes: int, size: int, fetch: str = "download") -> list[int]:
+def _wiped_again_and_again(
+    base: Path, address: str, wipes: int, size: int, fetch: str = "download", longest: float = 2.5
+) -> list[int]:
     """Run to the end, the machine going away at random moments with all that is on its disk. Returns the starts."""
     chance, starts = random.Random(7), list[int]()
     # Slow enough that something happens between two kills.
@@ -170,7 +172,7 @@ def _wiped_again_and_again(base: Path, address: str, wipes: int, size: int, fetc
         if number < wipes:
             if number % 3 == 2:  # however slow the machine is, it comes further now and then
                 _await_progress(address)
-            time.sleep(chance.uniform(0.3, 2.5) * size)
+            time.sleep(chance.uniform(0.3, longest) * size)
             for rank in ranks:
                 rank.kill()
         ended = forks.wait_all(ranks, 120)
@@ -188,7 +190,7 @@ def _wiped_again_and_again(base: Path, address: str, wipes: int, size: int, fetc
 @pytest.mark.parametrize("fetch", ["download", "ranges"])
 def test_a_run_whose_machine_goes_away_comes_back_from_the_mirror(s3: str, tmp_path: Path, fetch: str) -> None:
     address = f"{s3}/{uuid.uuid4().hex}"
-    starts = _wiped_again_and_again(tmp_path, address, 3, 1, fetch)
+    starts = _wiped_again_and_again(tmp_path, address, 3, 1, fetch, longest=1.5)
 
     assert starts[-1] > 0
     assert survey_store(open_store(parse_address(address)), "tiny").complete[-1].found.step == 20

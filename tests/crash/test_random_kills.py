@@ -64,7 +64,7 @@ def _without_start(value: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_some_random_kills(tmp_path: Path, mode: str) -> None:
-    _kill(tmp_path, mode, kills=3, total=30, seed=3)
+    _kill(tmp_path, mode, kills=3, total=15, seed=3)
 
 
 @pytest.mark.soak

@@ -13,22 +13,24 @@ from keepstep.errors import StopRequested
 from keepstep.storage.survey import survey
 from tests.rig import forks, tiny
 
-TOTAL, PERIOD = 60, 4
+PERIOD = 4
 STOPS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2)
 
 
-def _job(folder: Path, mode: str) -> dict[str, Any]:
-    return tiny.train(tiny.Tiny(str(folder), total=TOTAL, period=PERIOD, keep=2, log=str(folder / "log"), mode=mode))
+def _job(folder: Path, mode: str, total: int) -> dict[str, Any]:
+    return tiny.train(tiny.Tiny(str(folder), total=total, period=PERIOD, keep=2, log=str(folder / "log"), mode=mode))
 
 
 def _newest(folder: Path) -> int:
     return max([0, *(c.found.step for c in survey(folder / "tiny").complete)])
 
 
-def _strike(folder: Path, size: int, mode: str, rng: random.Random, seconds: float, seen: Counter[str]) -> None:
+def _strike(
+    folder: Path, size: int, mode: str, total: int, rng: random.Random, seconds: float, seen: Counter[str]
+) -> None:
     """Start the job, send one to three signals (perhaps a SIGKILL last), and judge how it ended."""
     before = _newest(folder)
-    ranks = forks.start(lambda: _job(folder, mode), size)
+    ranks = forks.start(lambda: _job(folder, mode, total), size)
     for rank in ranks:
         rank.go()
     time.sleep(rng.uniform(0, seconds))
@@ -54,7 +56,7 @@ def _strike(folder: Path, size: int, mode: str, rng: random.Random, seconds: flo
     errors = [end.error for end in ended if end.error is not None]
     if not errors:
         seen["finished"] += 1
-        assert after == TOTAL
+        assert after == total
         return
     assert all(isinstance(error, StopRequested) for error in errors), errors
     assert {end.status for end in ended} == {75}
@@ -62,12 +64,12 @@ def _strike(folder: Path, size: int, mode: str, rng: random.Random, seconds: flo
     seen["stopped"] += 1
 
 
-def _storm(tmp: Path, size: int, mode: str, signals: int, seed: int) -> Counter[str]:
+def _storm(tmp: Path, size: int, mode: str, signals: int, seed: int, total: int = 60) -> Counter[str]:
     rng = random.Random(seed)
     reference = tmp / "reference"
     reference.mkdir()
     started = time.monotonic()
-    expected = [_without_start(one) for one in forks.values(lambda: _job(reference, mode), size)]
+    expected = [_without_start(one) for one in forks.values(lambda: _job(reference, mode, total), size)]
     seconds = time.monotonic() - started
     seen: Counter[str] = Counter()
     runs = 0
@@ -75,9 +77,9 @@ def _storm(tmp: Path, size: int, mode: str, signals: int, seed: int) -> Counter[
         folder = tmp / f"run-{runs}"
         folder.mkdir()
         runs += 1
-        while _newest(folder) < TOTAL and sum(seen.values()) < signals:
-            _strike(folder, size, mode, rng, seconds, seen)
-        assert [_without_start(one) for one in forks.values(lambda at=folder: _job(at, mode), size)] == expected
+        while _newest(folder) < total and sum(seen.values()) < signals:
+            _strike(folder, size, mode, total, rng, seconds, seen)
+        assert [_without_start(one) for one in forks.values(lambda at=folder: _job(at, mode, total), size)] == expected
         assert tiny.read_log(str(folder / "log"), size) == tiny.read_log(str(reference / "log"), size)
     print(f"\n{mode}, {size} ranks: {signals} moments in {runs} runs: {dict(seen)}")
     return seen
@@ -89,7 +91,7 @@ def _without_start(value: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("size", "mode"), [(1, "sync"), (2, "async")])
 def test_signals_at_some_moments(tmp_path: Path, size: int, mode: str) -> None:
-    seen = _storm(tmp_path, size, mode, signals=12, seed=size)
+    seen = _storm(tmp_path, size, mode, signals=12 // size, seed=size, total=24)
     assert seen["stopped"]
 
 

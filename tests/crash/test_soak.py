@@ -110,8 +110,8 @@ def _soak(folder: Path, mode: str, until: int, seed: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
 def test_a_short_soak(tmp_path: Path, mode: str) -> None:
-    attempts, kills = _soak(tmp_path, mode, until=25, seed=1)
-    print(f"\n{mode}: 25 steps, {attempts} attempts, {kills} kills")
+    attempts, kills = _soak(tmp_path, mode, until=12, seed=1)
+    print(f"\n{mode}: 12 steps, {attempts} attempts, {kills} kills")
 
 
 @pytest.mark.soak

@@ -22,10 +22,9 @@ from tests.rig.layouts import (
 )
 
 CLOSE = 1e-5
+# That FSDP2 and PP go on bit for bit under their own layout is in test_fsdp.py and in tests/job/test_pipeline.py.
 SOME = [
-    ("FSDP2 2", "FSDP2 2"),
     ("TP 2", "TP 2"),
-    ("PP 2", "PP 2"),
     ("1 process", "PP 2 interleaved"),
     ("DDP 2", "TP 2"),
     ("PP 2 x FSDP2 2", "FSDP2 2 x TP 2"),

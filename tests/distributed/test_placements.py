@@ -1,12 +1,13 @@
 """A user's own DTensor placements: any in, any out, and no rank reads more than it needs."""
 
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
-from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
 
 import keepstep
@@ -30,6 +31,11 @@ def whole() -> dict[str, torch.Tensor]:
     return {"matrix": torch.randn(301, 70), "cube": torch.randn(5, 6, 7), "few": torch.randn(2, 3)}
 
 
+@cache
+def mesh(shape: tuple[int, ...]) -> DeviceMesh:
+    return init_device_mesh("cpu", shape)
+
+
 def held(name: str | None, *, zero: bool) -> nn.Module:
     """The tensors of `whole` as parameters under a placement; plain ones for None."""
     module = nn.Module()
@@ -37,7 +43,7 @@ def held(name: str | None, *, zero: bool) -> nn.Module:
         value = torch.zeros_like(tensor) if zero else tensor
         if name is not None:
             shape, placements = PLACEMENTS[name]
-            value = distribute_tensor(value, init_device_mesh("cpu", shape), placements)
+            value = distribute_tensor(value, mesh(shape), placements)
         module.register_parameter(key, nn.Parameter(value))
     return module
 
@@ -60,19 +66,31 @@ def load(folder: Path, name: str | None) -> tuple[bool, dict[str, int]]:
     return all(torch.equal(values[key], tensor) for key, tensor in whole().items()), reads.found
 
 
-@pytest.mark.parametrize("saved", PLACEMENTS)
-def test_any_placement_loads_under_any_other(tmp_path: Path, saved: str) -> None:
+def check(folder: Path, saved: str, loaded: list[str]) -> None:
     def everything() -> list[tuple[str, bool, dict[str, int]]]:
-        save(tmp_path, saved)
-        return [(name, *load(tmp_path, name)) for name in PLACEMENTS]
+        save(folder, saved)
+        return [(name, *load(folder, name)) for name in loaded]
 
     for results in forks.values(everything, 4):
         for name, equal, reads in results:
             assert equal, name
             assert within_bounds(reads), (name, reads)
-    equal, reads = load(tmp_path, None)
+    equal, reads = load(folder, None)
     assert equal
     assert within_bounds(reads)
+
+
+@pytest.mark.parametrize("saved", PLACEMENTS)
+def test_any_placement_loads_under_some_others(tmp_path: Path, saved: str) -> None:
+    """Each is saved once, and loaded three times: under itself, the one after it, and one of the other mesh."""
+    names = list(PLACEMENTS)
+    check(tmp_path, saved, [names[(names.index(saved) + far) % len(names)] for far in (0, 1, 3)])
+
+
+@pytest.mark.layouts
+@pytest.mark.parametrize("saved", PLACEMENTS)
+def test_any_placement_loads_under_any_other(tmp_path: Path, saved: str) -> None:
+    check(tmp_path, saved, list(PLACEMENTS))
 
 
 def test_a_sum_that_is_not_made_yet_is_refused(tmp_path: Path) -> None:

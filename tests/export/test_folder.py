@@ -64,9 +64,12 @@ def kill_at(number: int, work: Callable[[], Any]) -> bool:
     return forks.run(dying)[0].status == 9
 
 
+@pytest.mark.parametrize("every", [5, pytest.param(2, marks=pytest.mark.crash)])
 @pytest.mark.parametrize("before", [None, 10**9, SMALL])
 @pytest.mark.parametrize("after", [10**9, SMALL])
-def test_killed_anywhere(tied: tuple[Path, nn.Module], tmp_path: Path, before: int | None, after: int) -> None:
+def test_killed_anywhere(
+    tied: tuple[Path, nn.Module], tmp_path: Path, before: int | None, after: int, every: int
+) -> None:
     new = tied[0]
     old, out = new.with_name("save-5"), tmp_path / "out"
     export_weights(new, tmp_path / "new")
@@ -78,7 +81,7 @@ def test_killed_anywhere(tied: tuple[Path, nn.Module], tmp_path: Path, before: i
     )
     assert calls[0] > 8
     expected = sorted(os.listdir(tmp_path / "x"))
-    for number in range(int(before is None), calls[0] + 14, 2):
+    for number in range(int(before is None), calls[0] + 14, every):
         if before is not None:
             export_weights(old, out, max_shard_size=before)
         died = kill_at(number, lambda: export_weights(new, out, max_shard_size=after))

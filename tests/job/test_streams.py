@@ -43,9 +43,12 @@ def run(job: Any, ranks: int = 1, stop: int | None = None) -> None:
         ("plain_stream", 1, {}, (1, 5, 6)),
         ("stream_with_state", 1, {}, (1, 5, 6)),
         ("shuffled_stream", 1, {}, (1, 5, 6)),
-        ("shuffled_stream", 1, {"num_workers": 2}, (5,)),
-        ("shuffled_stream", 1, {"num_workers": 2, "persistent_workers": True}, (6,)),
-        ("shuffled_stream", 2, {}, (5, 6)),
+        pytest.param("shuffled_stream", 1, {"num_workers": 2}, (5,), marks=pytest.mark.slow),
+        pytest.param(
+            "shuffled_stream", 1, {"num_workers": 2, "persistent_workers": True}, (6,), marks=pytest.mark.slow
+        ),
+        ("shuffled_stream", 2, {}, (5,)),
+        pytest.param("shuffled_stream", 2, {}, (5, 6), marks=pytest.mark.slow),
         ("stream_with_state", 2, {"num_workers": 2, "persistent_workers": True}, (6,)),
     ],
 )

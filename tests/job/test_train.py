@@ -42,7 +42,7 @@ def test_disabled_never_saves(tmp_path: Path) -> None:
     assert steps(tmp_path) == []
 
 
-@pytest.mark.parametrize(("ranks", "middle"), [(1, 20), (1, 12), (2, 12)])
+@pytest.mark.parametrize(("ranks", "middle"), [(1, 20), (1, 12), pytest.param(2, 12, marks=pytest.mark.slow)])
 def test_a_raised_total_equals_a_run_that_had_it_from_the_same_state_on(
     tmp_path: Path, ranks: int, middle: int
 ) -> None:
@@ -107,8 +107,7 @@ def test_the_extension_equals_a_run_from_the_same_state(tmp_path: Path) -> None:
     assert jobs.rows(tmp_path / "a") == jobs.rows(tmp_path / "b")
 
 
-@pytest.mark.parametrize("ranks", [1, 2])
-@pytest.mark.parametrize("stop", [4, 8])
+@pytest.mark.parametrize(("stop", "ranks"), [(4, 1), (8, 1), (8, 2), pytest.param(4, 2, marks=pytest.mark.slow)])
 def test_a_run_that_died_ends_in_the_same_bits(tmp_path: Path, ranks: int, stop: int) -> None:
     run(jobs.training(tmp_path / "a"), ranks)
     run_until(tmp_path / "b", 12, stop, ranks)

@@ -143,7 +143,7 @@ def config(folder: Path, layout: Layout, total: int = 10) -> Any:
         folder,
         total,
         providers={"model": "tests.rig.layouts:tower", "task": "tests.rig.layouts:task"},
-        batching={"global_batch_size": 16, "microbatch_size": 2},
+        batching={"global_batch_size": 8, "microbatch_size": 2},
         checkpointing={"save_dir": str(folder / "checkpoints"), "period_steps": 5, "num_to_keep": None},
         pipeline=layout.pipeline,
     )

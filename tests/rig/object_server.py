@@ -89,6 +89,7 @@ class ObjectServer:
             *(program, "-logtostderr", "server", "-dir", str(self.folder), "-ip=127.0.0.1", "-ip.bind=127.0.0.1"),
             *("-volume.max=0", "-master.volumeSizeLimitMB=64", "-s3", f"-s3.config={self.folder / 's3.json'}"),
             *("-s3.port.iceberg=0", "-s3.port.lance=0", "-s3.iam=false", "-master.telemetry=false"),
+            "-master.electionTimeout=1s",  # there is one master: it waits that long for others after a kill
             *(f"-s3.port={self.port}", f"-master.port={master}", f"-volume.port={volume}", f"-filer.port={filer}"),
         ]
         with (self.folder / "log").open("ab") as log:

@@ -189,6 +189,7 @@ def run(
         trainer.train(resume_from_checkpoint=resume)
     except Killed:
         assert stop is not None
+    _end_workers(trainer)
     weights = {name: held.clone() for name, held in trainer.model.state_dict().items()}
     moments = [
         value.clone()
@@ -197,6 +198,14 @@ def run(
         if isinstance(value, torch.Tensor)
     ]
     return Ran(list(getattr(trainer.model, "seen", [])), rates.rows, weights, trainer, moments)
+
+
+def _end_workers(trainer: Trainer) -> None:
+    """End workers that live on: where garbage is collected, torch waits five seconds for each of them."""
+    loader = getattr(trainer.callback_handler, "train_dataloader", None)
+    iterator = getattr(getattr(loader, "base_dataloader", loader), "_iterator", None)
+    if iterator is not None:
+        iterator._shutdown_workers()
 
 
 def assert_twins(whole: Ran, resumed: Ran, step: int, per_step: int = 1) -> None:
