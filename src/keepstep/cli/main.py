@@ -19,8 +19,10 @@ from keepstep.cli import (
     prune,
     pull,
     push,
+    report,
     selftest,
     show,
+    top,
     train,
     unpin,
     verify,
@@ -55,6 +57,8 @@ for command in (
     adopt,
     audit,
     doctor,
+    report,
+    top,
     selftest,
 ):
     app.command(command.__name__.rpartition(".")[2].replace("_", "-"))(command.command)
