@@ -88,6 +88,7 @@ bench: setup
 	$(BIN)/python -m benchmarks.data
 	$(BIN)/python -m benchmarks.fingerprint
 	$(BIN)/python -m benchmarks.trainer
+	$(BIN)/python -m benchmarks.report
 
 clean:
 	rm -rf .venv runs

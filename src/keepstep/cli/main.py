@@ -21,8 +21,10 @@ from keepstep.cli import (
     prune,
     pull,
     push,
+    report,
     selftest,
     show,
+    top,
     train,
     unpin,
     verify,
@@ -61,6 +63,8 @@ for command in (
     audit,
     doctor,
     estimate,
+    report,
+    top,
     selftest,
 ):
     app.command(command.__name__.rpartition(".")[2].replace("_", "-"))(command.command)

@@ -1,0 +1,57 @@
+"""`keepstep top`: a run as it goes, in the terminal."""
+
+from typing import Annotated
+
+import typer
+
+from keepstep.cli.places import folder_of
+
+
+def command(
+    folder: Annotated[str, typer.Argument(help="A run's folder.")],
+    every: Annotated[float, typer.Option("--every", min=0.1, help="Seconds between two looks.")] = 2.0,
+    once: Annotated[
+        bool, typer.Option("--once", help="Print one picture and end; so it is where no terminal is.")
+    ] = False,
+    metric: Annotated[
+        str | None, typer.Option("--metric", help="What decides which checkpoint is the chosen one, as <set>/<metric>.")
+    ] = None,
+    mode: Annotated[
+        str | None, typer.Option("--mode", help="max or min; by default the name of the metric tells.")
+    ] = None,
+) -> None:
+    """Show a run as it goes: step and pace, losses, last saves and their cost, scores, mirrors. Ctrl-C ends it.
+
+    The folder is only read. `keepstep report FOLDER --json` prints the same facts.
+
+    Example: keepstep top runs/checkpoints/stdlib-lm
+    """
+    import time
+
+    from rich.console import Console
+    from rich.live import Live
+
+    from keepstep.ops.report.gather import gather
+    from keepstep.ops.report.terminal import frame
+    from keepstep.plan.report.pace import Pace
+    from keepstep.plan.report.scoreboard import asked_mode
+    from keepstep.plan.report.story import story_of
+
+    place = folder_of(folder, "only a folder can be watched; pull the run first")
+    asked = asked_mode(mode)
+    console = Console()
+    story = story_of(gather(place), metric, asked)
+    if once or not console.is_terminal:
+        console.print(frame(story))
+        return
+    pace = Pace()
+    try:
+        with Live(frame(story), console=console, screen=True, auto_refresh=False) as live:
+            while True:
+                began = time.monotonic()
+                story = story_of(gather(place), metric, asked)
+                live.update(frame(story, pace.seen(began, story.step)), refresh=True)
+                # A folder that takes long to read is read more seldom: its job comes first.
+                time.sleep(max(every, 4 * (time.monotonic() - began)))
+    except KeyboardInterrupt:
+        return

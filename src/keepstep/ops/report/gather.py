@@ -1,0 +1,212 @@
+"""Gathers what a run's folder tells. Every piece may be missing or damaged: then the report says so."""
+
+import os
+import time
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from keepstep.errors import CouldNotLookError
+from keepstep.ops.found import survey_run
+from keepstep.ops.report.history import METRICS, of_a_trainer, tracked
+from keepstep.ops.report.rows import read_rows
+from keepstep.plan import layout
+from keepstep.plan.fork import Fork
+from keepstep.plan.lock import Claim
+from keepstep.plan.report.facts import CheckpointFact, Facts, Moved, Row, finite, text, whole
+from keepstep.plan.scores import FILE as SCORES
+from keepstep.plan.scores import Measured, measured
+from keepstep.provenance.secrets import masked_text
+from keepstep.storage.exit_note import read_exit
+from keepstep.storage.json_file import read_json
+from keepstep.storage.leases import pinned_steps
+from keepstep.storage.line import read_line
+from keepstep.storage.lineage import read_forks, read_origin
+from keepstep.storage.lock import look_at_lock
+from keepstep.storage.run_record import read_record
+from keepstep.storage.save_log import NAME as SAVES
+from keepstep.storage.scoring.scores import read_scores, unreadable_lines
+from keepstep.storage.survey import Survey
+
+_WORDS = ("problem", "address", "reason")
+
+
+def gather(folder: Path) -> Facts:
+    """Look at a run's folder. Nothing is changed, and nothing but that folder is looked at.
+
+    Raises:
+        CouldNotLookError: there is no such folder, or it is one checkpoint, or holds runs and is none itself.
+    """
+    notes: list[str] = []
+    found = _survey(folder, notes)
+    checkpoints, records = _checkpoints(folder, found)
+    saves = read_rows(folder / SAVES, notes, f"there is no {SAVES}: nothing tells what saves cost, or which failed")
+    history, evaluated, last_step = of_a_trainer(folder, checkpoints)
+    logged = [*tracked(folder, notes), *history]
+    if not logged:
+        notes.append(f"there is no {METRICS}, and no history of a Trainer: losses are not known")
+    scores = sorted([*_scores(folder, notes), *evaluated], key=lambda one: one.step)
+    first = {number: record for number, (_, record) in sorted(records.items())}
+    _note_missing_records(checkpoints, first, saves, notes)
+    claim, holder = _lock(folder, notes)
+    forks, origin = _lines(folder, notes)
+    newest = first[max(first)] if first else {}
+    return Facts(
+        name=text(newest.get("run")) or folder.resolve().name,
+        folder=str(folder),
+        now=time.time(),
+        checkpoints=checkpoints,
+        saves=tuple(map(_masked, saves)),
+        logged=tuple(logged),
+        scores=tuple(scores),
+        records=first,
+        exit=_masked({**read_exit(folder)}),
+        claim=claim,
+        holder=holder,
+        origin=origin,
+        forks=forks,
+        moved=_moved(folder, notes),
+        leftovers=found.leftovers,
+        total_steps=_total(newest) or last_step,
+        notes=tuple(notes),
+    )
+
+
+def _survey(folder: Path, notes: list[str]) -> Survey:
+    if not folder.is_dir():
+        raise CouldNotLookError(f"{folder}: there is no such folder")
+    if layout.any_step_of(folder.resolve().name) is not None and (folder / layout.MANIFEST).is_file():
+        raise CouldNotLookError(f"{folder} is one checkpoint; give the folder of its run: {folder.resolve().parent}")
+    try:
+        found = survey_run(folder)
+    except CouldNotLookError as error:
+        notes.append(f"checkpoints are not shown: {error}")
+        return Survey((), (), ())
+    runs = [] if found.checkpoints else [name for name in found.foreign if _is_run(folder / name)]
+    if runs and not (folder / SAVES).exists():
+        raise CouldNotLookError(f"{folder} is no run itself; runs in it: {', '.join(runs)}")
+    if not found.checkpoints:
+        notes.append("there is no checkpoint")
+    return found
+
+
+def _is_run(folder: Path) -> bool:
+    try:
+        return folder.is_dir() and any(layout.any_step_of(name) is not None for name in os.listdir(folder))
+    except OSError:
+        return False
+
+
+def _checkpoints(folder: Path, found: Survey) -> tuple[tuple[CheckpointFact, ...], dict[int, tuple[int, Row]]]:
+    """All checkpoints, and by attempt the step and the run record of its first one."""
+    pinned, listed = pinned_steps(folder), []
+    records: dict[int, tuple[int, Row]] = {}
+    for one in found.checkpoints:
+        record, manifest = read_record(one.path), one.manifest
+        attempt = manifest.attempt if manifest else whole(record.get("attempt"))
+        if record and attempt is not None and attempt not in records:
+            records[attempt] = (one.found.step, record)
+        listed.append(
+            CheckpointFact(
+                step=one.found.step,
+                name=one.path.name,
+                condition=one.found.condition.value,
+                problem=one.found.problem,
+                size=manifest.size if manifest else None,
+                world_size=manifest.world_size if manifest else None,
+                attempt=attempt,
+                parent_step=whole(record.get("parent_step")),
+                created_at=_seconds(record.get("created_at")),
+                pinned=one.found.step in pinned,
+            )
+        )
+    return tuple(listed), records
+
+
+def _seconds(value: object) -> float | None:
+    try:
+        return datetime.fromisoformat(text(value)).timestamp()
+    except (ValueError, OverflowError):
+        return None
+
+
+def _scores(folder: Path, notes: list[str]) -> tuple[Measured, ...]:
+    try:
+        bad = unreadable_lines(folder)
+        rows = read_scores(folder)
+    except CouldNotLookError as error:
+        notes.append(str(error))
+        return ()
+    if bad:
+        notes.append(f"{SCORES}: {bad:,} lines are no rows; they are left out")
+    return measured(rows)
+
+
+def _note_missing_records(
+    checkpoints: Sequence[CheckpointFact], records: dict[int, Row], saves: Sequence[Row], notes: list[str]
+) -> None:
+    attempts = {number for row in saves if (number := whole(row.get("attempt"))) is not None}
+    gone = sorted(attempts - records.keys())
+    if checkpoints and gone:
+        named = ", ".join(map(str, gone[:10])) + (", …" if len(gone) > 10 else "")
+        notes.append(f"no checkpoint is left of attempts {named}: their run records are not known")
+
+
+def _lock(folder: Path, notes: list[str]) -> tuple[Claim, str]:
+    try:
+        return look_at_lock(folder)
+    except OSError as error:
+        notes.append(f"whether somebody holds the folder cannot be told: {error}")
+        return Claim.GONE, ""
+
+
+def _lines(folder: Path, notes: list[str]) -> tuple[tuple[Fork, ...], str | None]:
+    try:
+        line, forks, origin = read_line(folder), read_forks(folder), read_origin(folder)
+    except OSError as error:
+        notes.append(f"where the run was forked cannot be told: {error}")
+        return (), None
+    if line is not None:
+        there = f" ({line.source})" if line.source else ""
+        left = "what earlier attempts saved beyond it is of a line that was left"
+        notes.append(f"attempt {line.attempt} went back to step {line.step:,}{there}: {left}")
+    return tuple(forks), origin.text if origin else None
+
+
+def _moved(folder: Path, notes: list[str]) -> tuple[Moved, ...]:
+    found = []
+    for place, name in ((layout.QUARANTINE, "quarantine"), (layout.SET_ASIDE, "set aside")):
+        try:
+            entries = sorted(entry.name for entry in os.scandir(folder / place) if entry.is_dir(follow_symlinks=False))
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            notes.append(f"{place} cannot be looked at: {error}")
+            continue
+        for entry in entries:
+            if (step := layout.kept_step(entry)) is not None:
+                why = read_json(folder / place / f"{entry}.json")
+                attempt = entry.split(".")[1:2]
+                number = int(attempt[0]) if attempt and attempt[0].isascii() and attempt[0].isdecimal() else None
+                found.append(Moved(step, number, name, text(why.get("problem")) or text(why.get("reason"))))
+    return tuple(found)
+
+
+def _total(record: Row) -> int | None:
+    config = record.get("config")
+    trainer = config.get("trainer") if isinstance(config, dict) else None
+    return whole(trainer.get("total_steps")) if isinstance(trainer, dict) else None
+
+
+def _masked(row: dict[str, Any]) -> dict[str, Any]:
+    """Texts of a row without passwords: a report is sent around."""
+    return {name: masked_text(value) if isinstance(value, str) else value for name, value in row.items()}
+
+
+def logged_at(folder: Path) -> float | None:
+    """When a row was logged last, by the file's time; None where nothing is."""
+    try:
+        return finite((folder / METRICS).stat().st_mtime)
+    except OSError:
+        return None

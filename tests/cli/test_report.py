@@ -1,0 +1,118 @@
+"""`keepstep report` and `keepstep top` as a person meets them."""
+
+import json
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from keepstep.cli.main import app
+from keepstep.errors import ConfigError, CouldNotLookError
+from tests.rig.report_runs import commit, lines, long_run, saved
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    return long_run(tmp_path / "long", steps=200, checkpoints=10, attempts=2, ranks=2)
+
+
+def call(*words: object, code: int = 0) -> str:
+    result = CliRunner().invoke(app, [*map(str, words)])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_a_page_is_written_and_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    commit(tmp_path / "small", 1)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "report.html").write_text("before")
+    assert call("report", "small").startswith("report.html: ")
+    assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "small"]
+
+
+def test_json(run: Path) -> None:
+    found = json.loads(call("report", run, "--json", "--metric", "task/loss"))
+    assert (found["state"], found["step"]) == ("finished", 200)
+    assert (found["scores"]["mode"], found["scores"]["chosen"]["present"]) == ("min", True)
+    assert found["attempts"][0]["redone"] == 20
+    assert not list(Path.cwd().glob("report.html"))
+
+
+def test_a_page_that_cannot_be_written_is_said_first(run: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(app, ["report", str(run), "-o", str(tmp_path)])
+    assert isinstance(result.exception, ConfigError)
+    result = CliRunner().invoke(app, ["report", str(run), "-o", str(tmp_path / "no/where.html")])
+    assert isinstance(result.exception, ConfigError)
+
+
+def test_bad_words(run: Path, tmp_path: Path) -> None:
+    for words in (["report", str(run), "--mode", "most"], ["top", str(run), "--mode", "most"], ["top", "s3://b/run"]):
+        assert isinstance(CliRunner().invoke(app, words).exception, ConfigError), words
+    for command in ("report", "top"):
+        result = CliRunner().invoke(app, [command, str(tmp_path / "nowhere")])
+        assert isinstance(result.exception, CouldNotLookError)
+
+
+def test_one_picture_of_a_run(run: Path) -> None:
+    text = call("top", run, "--once")
+    assert text.startswith("long  finished")
+    assert "step 200 of 200" in text
+    assert "loss " in text
+    assert "task/accuracy" in text
+    assert "s3://bucket/runs/long" in text
+    assert "rank" not in text.splitlines()[1]
+
+
+def test_a_terminal_gets_no_codes_from_files(tmp_path: Path) -> None:
+    evil = "\x1b]0;gone\x07[bold]x[/bold]"
+    lines(tmp_path / "saves.jsonl", [saved(1, 1), {"step": 2, "attempt": 1, "outcome": "failed", "problem": evil}])
+    text = call("top", tmp_path)
+    assert "\x1b" not in text
+    assert "[bold]x" in text
+
+
+def test_top_of_nothing(tmp_path: Path) -> None:
+    assert "not begun" in call("top", tmp_path, "--once")
+
+
+@pytest.mark.parametrize("command", ["report", "top"])
+def test_help_has_an_example(command: str) -> None:
+    assert f"Example: keepstep {command} runs/checkpoints/stdlib-lm" in call(command, "--help")
+
+
+def test_ctrl_c_ends_top_and_leaves_the_terminal_as_it_was(run: Path) -> None:
+    import os
+    import pty
+
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", "from keepstep.cli.main import main; main()", "top", str(run), "--every", "0.1"]
+    environment = {**os.environ, "TERM": "xterm"}
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        seen = b""
+        while seen.count(b"task/accuracy") < 2:
+            seen += os.read(ours, 65536)
+        process.send_signal(signal.SIGINT)
+        try:
+            while piece := os.read(ours, 65536):
+                seen += piece
+        except OSError:
+            pass  # what a closed terminal answers
+        assert process.wait() == 0
+    os.close(ours)
+    assert seen.rindex(b"\x1b[?1049l") > seen.rindex(b"\x1b[?1049h")
+    assert seen.rindex(b"\x1b[?25h") > seen.rindex(b"\x1b[?25l")
+
+
+def test_neither_needs_torch(run: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from keepstep.ops.report import gather, page, terminal;"
+        "from keepstep.plan.report.story import story_of;"
+        f"terminal.frame(story_of(gather.gather(Path({str(run)!r}))));"
+        "assert 'torch' not in sys.modules and 'vl_convert' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
