@@ -187,3 +187,16 @@ def _why_bound(costs: Costs, steps: int, minutes: float) -> str:
         f"a crash is to cost {most} at most, which would leave more time to saves ({spoken(costs.save_seconds)} each) "
         "than to steps: half of the time is for steps"
     )
+
+
+# A period that is worth a change is off by this factor, and grows by no more than the other at once.
+_WORTH_IT = 1.25
+_GROWTH = 4
+
+
+def next_period(present: int, advised: int) -> int:
+    """The period to go on with: small differences change nothing, and a large growth comes in several changes, since it
+    was measured over few steps."""
+    if present / _WORTH_IT < advised < present * _WORTH_IT:
+        return present
+    return min(advised, present * _GROWTH)
