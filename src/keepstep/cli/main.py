@@ -7,6 +7,7 @@ import typer
 
 from keepstep.cli import (
     adopt,
+    advise,
     audit,
     can_resume,
     convert,
@@ -55,6 +56,7 @@ for command in (
     adopt,
     audit,
     doctor,
+    advise,
     selftest,
 ):
     app.command(command.__name__.rpartition(".")[2].replace("_", "-"))(command.command)

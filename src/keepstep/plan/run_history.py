@@ -60,7 +60,7 @@ class Failures:
         """Running time for each failure, the likeliest mean of a constant rate; None when there was no failure.
 
         With few failures it is uncertain (by a factor of 2 to 3 with one), but the period goes with its root only, and
-        the loss is flat around the best period: an MTBF that is wrong by a factor of 2 costs a few percent of the loss.
+        the loss is flat around the best period: an MTBF that is wrong by a factor of 2 adds about 6 % to the loss.
         """
         return self.running_seconds / self.failures if self.failures and self.running_seconds > 0 else None
 
