@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from keepstep.export.adapter import check_adapter, export_adapter, load_adapter
     from keepstep.export.mapper import Mapper
     from keepstep.export.weights import export_weights
+    from keepstep.ops.watch import watch
     from keepstep.provenance.record import RunFacts
     from keepstep.state.codec import declare
     from keepstep.state.job_state import JobState
@@ -52,6 +53,7 @@ _LAZY = {
     "export_weights": "keepstep.export.weights",
     "load_adapter": "keepstep.export.adapter",
     "load_dcp": "keepstep.dcp.foreign",
+    "watch": "keepstep.ops.watch",
 }
 
 __all__ = [
@@ -87,6 +89,7 @@ __all__ = [
     "export_weights",
     "load_adapter",
     "load_dcp",
+    "watch",
 ]
 
 

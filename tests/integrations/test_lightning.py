@@ -18,11 +18,11 @@ from lightning.pytorch.plugins.io import AsyncCheckpointIO, TorchCheckpointIO
 
 from keepstep.errors import CouldNotLookError, DamagedCheckpointError, SaveError
 from keepstep.integrations.lightning import VerifiedCheckpointIO, newest_verified
-from keepstep.integrations.lightning import records as records_module
 from keepstep.integrations.lightning import write as write_module
 from keepstep.integrations.lightning.packages import part
 from keepstep.integrations.lightning.verdict import Judged, judge
 from keepstep.plan import layout
+from keepstep.storage import named_records as records_module
 from keepstep.testing.faults import cut, flip_bit, swap
 from tests.rig import forks
 from tests.rig.command import keepstep

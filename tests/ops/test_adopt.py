@@ -12,13 +12,17 @@ from safetensors.torch import save_file
 from keepstep.errors import CheckpointNotFoundError, ConfigError, CouldNotLookError, RunInUseError
 from keepstep.ops import adopt as module
 from keepstep.ops.adopt import apply_adopt, plan_adopt
+from keepstep.ops.scoring.watcher import WatchOptions
 from keepstep.ops.verify import verify
+from keepstep.ops.watch import watch
 from keepstep.plan.guards import Policy, judge
 from keepstep.plan.resume import Condition
+from keepstep.plan.scores import MARKED, SCORED
 from keepstep.provenance.machine import machine
 from keepstep.provenance.record import SCHEMA_VERSION, RunFacts, collect
 from keepstep.storage.lock import acquire_lock
 from keepstep.storage.run_record import read_true_record
+from keepstep.storage.scoring.scores import read_scores
 from keepstep.storage.survey import inspect
 from tests.rig.folders import make_checkpoint
 from tests.rig.trainer_folders import adopt, make_trainer_checkpoint
@@ -72,6 +76,18 @@ def test_what_is_not_known_is_no_difference_at_a_resume(tmp_path: Path) -> None:
     assert judge(saved, now) == ()
     (other,) = judge(saved, {**now, "world_size": 2, "data_parallel": 2})
     assert (other.field, other.policy) == ("world_size", Policy.REFUSE)
+
+
+def test_a_mark_of_a_loop_that_scores_is_respected_and_no_part_of_the_checkpoint(tmp_path: Path) -> None:
+    mark = make_trainer_checkpoint(tmp_path, 5) / ".scored"
+    make_trainer_checkpoint(tmp_path, 10)
+    mark.touch()
+    adopt(tmp_path)
+    once = WatchOptions(until="once")
+    assert watch(tmp_path, lambda path: {"a": 1}, options=once).scored == 1
+    assert [(row.step, row.outcome) for row in read_scores(tmp_path)] == [(5, MARKED), (10, SCORED)]
+    mark.unlink()
+    assert [one.problems for one in verify(tmp_path)] == [(), ()]
 
 
 def test_twice_does_nothing(tmp_path: Path) -> None:

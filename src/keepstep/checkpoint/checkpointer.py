@@ -3,6 +3,7 @@
 import logging
 import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from types import TracebackType
@@ -99,7 +100,7 @@ class Checkpointer:
         self._probe = Probe(observed, self._components, self._world) if observed else None
         self._folders = folders_of(config, self._world)
         self._run = RunFolder(self.folder, self._world, claim, taking=self._folders.take)
-        facts = facts or RunFacts(run_name)
+        facts = replace(facts or RunFacts(run_name), total_steps=total_steps)
         self._identity = identity or RunIdentity(self.folder, self._world, facts, config, accept, state)
         self._identity.describe(state.stages)
         self._mirrors = RunMirrors(

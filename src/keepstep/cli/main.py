@@ -13,6 +13,7 @@ from keepstep.cli import (
     convert,
     diff,
     doctor,
+    estimate,
     export,
     infer,
     ls,
@@ -25,6 +26,7 @@ from keepstep.cli import (
     train,
     unpin,
     verify,
+    watch,
 )
 from keepstep.cli.output import report_error
 from keepstep.errors import KeepstepError
@@ -53,10 +55,12 @@ for command in (
     prune,
     pin,
     unpin,
+    watch,
     adopt,
     audit,
     doctor,
     advise,
+    estimate,
     selftest,
 ):
     app.command(command.__name__.rpartition(".")[2].replace("_", "-"))(command.command)

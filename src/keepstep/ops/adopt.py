@@ -140,7 +140,7 @@ def _adopt(path: Path, verdict: AdoptVerdict, lock: RunLock, on_bytes: Callable[
 
 def _stamps(path: Path) -> dict[str, tuple[int, int]]:
     """Size and time of each file."""
-    names = [name for name, _ in files_below(path, own_names(path))]
+    names = [name for name, _ in files_below(path, own_names(path) | {layout.SCORE_MARK})]
     return {name: (found.st_size, found.st_mtime_ns) for name in names for found in [os.lstat(path / name)]}
 
 

@@ -32,7 +32,7 @@ def look_at(checkpoint: SurveyedCheckpoint) -> AdoptFacts:
         problem = "" if checkpoint.manifest is not None else found.problem
         return AdoptFacts(found.step, found.condition, found.problem, {}, None, (problem,) if problem else ())
     try:
-        files = dict(files_below(path, own_names(path)))
+        files = dict(files_below(path, own_names(path) | {layout.SCORE_MARK}))
     except ValueError as error:
         return AdoptFacts(found.step, found.condition, found.problem, {}, None, (str(error),))
     step = read_json(path / STATE).get("global_step")

@@ -114,5 +114,6 @@ _FIELDS = (
     *("step", "attempt", "parent_step", "created_at", "schema", "run", "fork_of"),
     *("base_model", "base_revision", "base_weights", "dataset_sha256", "dataset_parts", "fingerprint_rules"),
     *("tokenizer_sha256", "config_sha256", "git_commit", "git_dirty", "git_diff_sha256", "seed", "global_batch_size"),
+    "total_steps",
     *("hosts", "world_size", "mesh", "elastic", "is_one_pass", "transformers", "adapters", "accepted", "config"),
 )

@@ -7,6 +7,8 @@ MANIFEST = "manifest.json"
 RUN_RECORD = "run.json"
 METADATA = ".metadata"
 KEEPSTEP_FOLDER = ".keepstep"
+# What a loop leaves in a checkpoint that it has scored. It is nobody's content.
+SCORE_MARK = ".scored"
 QUARANTINE = f"{KEEPSTEP_FOLDER}/quarantine"
 SET_ASIDE = f"{KEEPSTEP_FOLDER}/set-aside"
 

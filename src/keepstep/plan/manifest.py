@@ -68,6 +68,11 @@ def to_text(manifest: Manifest, digest: Callable[[bytes], str]) -> str:
     return json.dumps({**body, "digest": digest(_canonical(body))}, indent=1)
 
 
+def manifest_digest(manifest: Manifest, digest: Callable[[bytes], str]) -> str:
+    """What stands for the whole checkpoint: the digest of its manifest, which has those of all files."""
+    return str(json.loads(to_text(manifest, digest))["digest"])
+
+
 def from_text(text: str, digest: Callable[[bytes], str]) -> Manifest:
     """Read a manifest and check it. Raises ManifestError with what is wrong."""
     try:

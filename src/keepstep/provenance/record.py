@@ -38,6 +38,7 @@ class RunFacts:
         elastic: whether the same global batches come on any number of ranks; None: not known.
         is_one_pass: whether this is an inference job: each input once, in input order.
         fork_of: the checkpoint of another run that this one was forked from, `<run>/save-<step>`.
+        total_steps: the last step, where the job knows it.
     """
 
     run_name: str | None = None
@@ -55,6 +56,7 @@ class RunFacts:
     elastic: bool | None = None
     is_one_pass: bool = False
     fork_of: str | None = None
+    total_steps: int | None = None
 
 
 def collect(facts: RunFacts, world_size: int, hosts: int = 1) -> dict[str, Any]:
@@ -87,6 +89,7 @@ def collect(facts: RunFacts, world_size: int, hosts: int = 1) -> dict[str, Any]:
         "git_diff_sha256": code.diff_sha256,
         "seed": facts.seed,
         "global_batch_size": facts.global_batch_size,
+        "total_steps": facts.total_steps,
         "hosts": hosts,
         "world_size": world_size,
         "mesh": dict(facts.mesh),

@@ -24,6 +24,41 @@ _LONGEST = 24 * 3600.0
 _PIN = ".pin"
 
 
+class Lease:
+    """A checkpoint is held from the making of this to `release`, or until a while after this process has died.
+
+    Args:
+        folder: the run's folder.
+        step: which checkpoint; it need not be there.
+        seconds: how long the lease outlives this process, should that die.
+
+    Raises:
+        OSError: the folder cannot be written.
+    """
+
+    def __init__(self, folder: Path, step: int, seconds: float = 60.0) -> None:
+        place = folder / _FOLDER
+        make_folders(place)
+        self._path = place / f"{layout.checkpoint_name(step)}.{secrets.token_hex(8)}"
+        self._path.write_text(json.dumps({"seconds": seconds}))
+        self._over = threading.Event()
+        self._thread = threading.Thread(
+            target=self._keep_alive, args=(seconds / 4,), name="keepstep-lease", daemon=True
+        )
+        self._thread.start()
+
+    def release(self) -> None:
+        """Hold it no more."""
+        self._over.set()
+        self._thread.join()
+        self._path.unlink(missing_ok=True)
+
+    def _keep_alive(self, beat: float) -> None:
+        while not self._over.wait(beat):
+            with contextlib.suppress(OSError):
+                os.utime(self._path)
+
+
 @contextmanager
 def hold(folder: Path, step: int, seconds: float = 60.0, naming: Naming = layout.NATIVE) -> Iterator[Path]:
     """Hold a checkpoint for the duration of the body.
@@ -40,19 +75,7 @@ def hold(folder: Path, step: int, seconds: float = 60.0, naming: Naming = layout
     Raises:
         CheckpointNotFoundError: it is gone.
     """
-    place = folder / _FOLDER
-    make_folders(place)
-    lease = place / f"{layout.checkpoint_name(step)}.{secrets.token_hex(8)}"
-    lease.write_text(json.dumps({"seconds": seconds}))
-    over = threading.Event()
-
-    def keep_alive() -> None:
-        while not over.wait(seconds / 4):
-            with contextlib.suppress(OSError):
-                os.utime(lease)
-
-    thread = threading.Thread(target=keep_alive, name="keepstep-lease", daemon=True)
-    thread.start()
+    lease = Lease(folder, step, seconds)
     try:
         # Looked for after the lease is there: whoever deletes looks for leases after it has renamed.
         checkpoint = folder / naming.checkpoint_name(step)
@@ -60,9 +83,7 @@ def hold(folder: Path, step: int, seconds: float = 60.0, naming: Naming = layout
             raise CheckpointNotFoundError(f"{checkpoint} is gone")
         yield checkpoint
     finally:
-        over.set()
-        thread.join()
-        lease.unlink(missing_ok=True)
+        lease.release()
 
 
 def held_steps(folder: Path) -> frozenset[int]:

@@ -77,7 +77,11 @@ def make_lock(folder: Path, number: int) -> None:
     """Make a lock file, whole, in one step. Raises FileExistsError when somebody has made it."""
     target = lock_path(folder, number)
     text = json.dumps({**asdict(this_process()), "since": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())})
-    scratch = target.with_name(f"{_SCRATCH}{secrets.token_hex(8)}")
+    write_new(target, target.with_name(f"{_SCRATCH}{secrets.token_hex(8)}"), text)
+
+
+def write_new(target: Path, scratch: Path, text: str) -> None:
+    """Make a file, whole, in one step. `scratch`: a free name beside it. Raises FileExistsError when it is there."""
     try:
         _write_new(scratch, text)
         os.link(scratch, target)

@@ -13,9 +13,9 @@ from keepstep.errors import DamagedCheckpointError
 from keepstep.integrations.lightning.cleaning import remove
 from keepstep.integrations.lightning.facts import facts_of
 from keepstep.integrations.lightning.packages import part, present
-from keepstep.integrations.lightning.records import names_in
 from keepstep.integrations.lightning.verdict import Judged, judge
 from keepstep.integrations.lightning.write import write_file
+from keepstep.storage.named_records import names_in
 
 logger = logging.getLogger("keepstep")
 

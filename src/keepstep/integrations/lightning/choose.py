@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from keepstep.errors import DamagedCheckpointError
-from keepstep.integrations.lightning.records import NEEDED_TO_TRAIN, Record, names_in, numbers, records_of
 from keepstep.integrations.lightning.verdict import Judged, judge
+from keepstep.storage.named_records import NEEDED_TO_TRAIN, Record, names_in, numbers, records_of
 
 logger = logging.getLogger("keepstep")
 

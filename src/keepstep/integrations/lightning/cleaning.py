@@ -6,8 +6,9 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-from keepstep.integrations.lightning import records
 from keepstep.integrations.lightning.verdict import matches
+from keepstep.storage import named_records as records
+from keepstep.storage.leases import held_steps
 from keepstep.storage.local import remove_tree, sync_folder
 
 logger = logging.getLogger("keepstep")
@@ -43,6 +44,9 @@ def clean(folder: Path) -> None:
                 _abandon_dead(folder / name, number)
         except OSError as error:
             logger.info("what a save of %s has left stays: %s", folder / name, error)
+    for name, number in records.unwanted(folder):
+        with suppress(OSError):
+            _remove_unwanted(folder / name, number)
     for name, numbers in records.numbers(folder).items():
         for number in numbers:
             with suppress(OSError):
@@ -68,26 +72,38 @@ def abandon(path: Path, number: int) -> None:
 
 
 def remove(path: Path) -> None:
-    """Delete a checkpoint, then its records; what is gone already is fine.
+    """Delete a checkpoint, then its records; what is gone already is fine. One that a reader holds is deleted by a save
+    that comes when it is held no more.
 
     Raises:
         OSError: it cannot be deleted.
     """
+    found = records.records_of(path)
     numbers = records.numbers(path.parent).get(path.name, [])
-    if path.is_dir() and not path.is_symlink():
-        doomed = records.doomed_path(path, max(numbers, default=1))
+    doomed = records.doomed_path(path, max(numbers, default=1))
+    if os.path.lexists(path):
         remove_tree(doomed)
         path.rename(doomed)
+        # Asked after the rename: a reader that comes from now on finds nothing to hold.
+        if found and found[0].manifest is not None and found[0].manifest.step in held_steps(path.parent):
+            doomed.rename(path)
+            records.note_unwanted(path, found[0].number)
+            return
         # Before its files go: a power cut must not bring it back without them.
         sync_folder(path.parent)
         remove_tree(doomed)
-    else:
-        path.unlink(missing_ok=True)
     # A file that a power cut brings back must have its record still.
     if path.parent.is_dir():
         sync_folder(path.parent)
     for number in numbers:
         records.drop(path, number)
+
+
+def _remove_unwanted(path: Path, number: int) -> None:
+    records.drop_unwanted(path, number)
+    # Saved anew under its name, it is another one, and wanted.
+    if number == max(records.numbers(path.parent).get(path.name, []), default=0):
+        remove(path)
 
 
 def _abandon_dead(path: Path, number: int) -> None:

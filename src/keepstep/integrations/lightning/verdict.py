@@ -7,8 +7,8 @@ from enum import Enum
 from pathlib import Path
 
 from keepstep.errors import CouldNotLookError
-from keepstep.integrations.lightning.records import CONTENT, Record, records_of
 from keepstep.plan.manifest import Manifest
+from keepstep.storage.named_records import CONTENT, Record, records_of
 from keepstep.storage.verify import verify_files
 
 # A file that is saved anew while it is judged matches no record that was read before.

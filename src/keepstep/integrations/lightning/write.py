@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keepstep.errors import SaveError
-from keepstep.integrations.lightning import records
 from keepstep.integrations.lightning.cleaning import abandon, clean, held
 from keepstep.plan.manifest import FileRecord, Manifest, to_text
+from keepstep.storage import named_records as records
 from keepstep.storage.digest import digest_file, digest_of_blocks, digest_of_bytes
 from keepstep.storage.local import DurableFile, exchange, make_folders, remove_tree, sync_folder
 

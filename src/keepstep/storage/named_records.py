@@ -1,4 +1,5 @@
-"""What is known of each of Lightning's checkpoints: records in `.keepstep/files` of its folder, several for a name.
+"""What is known of checkpoints that have any name, as Lightning's: records in `.keepstep/files` of their folder,
+several for a name.
 
 A save has a number that no other save in the folder has. Its bytes lie under `.<name>.tmp-<number>` until they are
 whole and on disk, then its record is written to `<name>.<number>.json`, and only then does it get its name. As long as
@@ -23,6 +24,7 @@ CONTENT = "content"
 # Parts of Lightning's checkpoint without which a training cannot go on.
 NEEDED_TO_TRAIN = "optimizer_states"
 _RECORD = re.compile(r"(.+)\.([1-9][0-9]{0,17})(?:\.run)?\.json", re.DOTALL | re.ASCII)
+_UNWANTED = re.compile(r"(.+)\.([1-9][0-9]{0,17})\.unwanted", re.DOTALL | re.ASCII)
 _UNDER_WAY = re.compile(r"\.(.+)\.(tmp|del)-([1-9][0-9]{0,17})", re.DOTALL | re.ASCII)
 _UNKNOWN = 1 << 63
 _MAX_RECORD = 64 * 1024 * 1024
@@ -113,6 +115,26 @@ def names_in(folder: Path) -> list[str]:
         CouldNotLookError: it cannot be listed.
     """
     return sorted(name for name in _names(folder) if not _under_way(name) and not (folder / name).is_symlink())
+
+
+def note_unwanted(path: Path, number: int) -> None:
+    """Note that a checkpoint is to be deleted when nobody holds it any more. Raises OSError."""
+    _unwanted_path(path, number).touch()
+
+
+def drop_unwanted(path: Path, number: int) -> None:
+    """Take that note back. Raises OSError."""
+    _unwanted_path(path, number).unlink(missing_ok=True)
+
+
+def unwanted(folder: Path) -> list[tuple[str, int]]:
+    """Checkpoints that are to be deleted, each with the number of its record. Raises CouldNotLookError."""
+    matches = [match for name in sorted(_names(folder / FOLDER)) if (match := _UNWANTED.fullmatch(name))]
+    return [(match[1], int(match[2])) for match in matches]
+
+
+def _unwanted_path(path: Path, number: int) -> Path:
+    return path.parent / FOLDER / f"{path.name}.{number}.unwanted"
 
 
 def drop(path: Path, number: int) -> None:

@@ -1,0 +1,1 @@
+"""Who scores which checkpoint, and what came of it."""
