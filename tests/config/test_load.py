@@ -34,7 +34,7 @@ def refusal(content: dict[str, Any]) -> str:
     return message
 
 
-@pytest.mark.parametrize("period", [1, 100, "last_step", "disable"])
+@pytest.mark.parametrize("period", [1, 100, "last_step", "disable", "auto"])
 @pytest.mark.parametrize("keep", [None, 1, 7])
 def test_what_the_spec_names_is_accepted(period: Any, keep: Any) -> None:
     job = parse_job(checkpointing(period_steps=period, num_to_keep=keep))
@@ -48,6 +48,7 @@ def test_another_period_is_refused_with_key_value_and_what_is_allowed(period: An
     assert f"trainer.checkpointing.period_steps = {period!r}" in message
     assert '"last_step"' in message
     assert '"disable"' in message
+    assert '"auto"' in message
 
 
 @pytest.mark.parametrize("keep", [0, -1, "2", 1.5, True])
@@ -61,13 +62,34 @@ def test_an_unknown_key_is_refused_with_the_allowed_ones_and_a_guess() -> None:
     message = refusal(checkpointing(period_step=5))
     assert "trainer.checkpointing.period_step: unknown key" in message
     assert "did you mean period_steps?" in message
-    assert "num_to_keep, on_damage, on_save_error, peer_copies, period_steps, save_dir" in message
+    assert "num_to_keep, on_damage, on_save_error, peer_copies, period_minutes, period_steps, save_dir" in message
 
 
 def test_a_missing_key_is_named() -> None:
     content = training()
     del content["trainer"]["checkpointing"]["period_steps"]
     assert "trainer.checkpointing.period_steps: missing" in refusal(content)
+
+
+def test_minutes_stand_in_place_of_steps() -> None:
+    content = training(checkpointing={"save_dir": "runs", "period_minutes": 7.5})
+    section = parse_job(content).trainer.checkpointing  # type: ignore[union-attr]
+    assert (section.period_minutes, section.period_steps, section.max_loss_minutes) == (7.5, None, 15.0)
+    assert CheckpointingConfig.model_validate(section.model_dump()) == section
+    assert parse_job(checkpointing(period_minutes=None)).trainer == parse_job(checkpointing()).trainer
+
+
+@pytest.mark.parametrize("period", [5, "auto", "last_step", "disable"])
+def test_two_periods_at_once_are_refused(period: Any) -> None:
+    message = refusal(checkpointing(period_steps=period, period_minutes=5))
+    assert "trainer.checkpointing: period_steps and period_minutes are two periods at once: give one" in message
+
+
+@pytest.mark.parametrize("key", ["period_minutes", "max_loss_minutes"])
+@pytest.mark.parametrize("value", [0, -1, "x", float("inf"), float("nan")])
+def test_minutes_that_cannot_be_are_refused(key: str, value: Any) -> None:
+    section = {"save_dir": "runs", key: value} | ({} if key == "period_minutes" else {"period_steps": "auto"})
+    assert f"trainer.checkpointing.{key} = {value!r}" in refusal(training(checkpointing=section))
 
 
 @pytest.mark.parametrize("name", ["", " x", "a/b", ".hidden", "..", "a\\b", "a:b"])
@@ -148,4 +170,4 @@ def test_no_value_breaks_the_refusal_itself(value: Any) -> None:
         assert "period_steps" in str(error)  # noqa: PT017
     else:
         assert isinstance(job, JobConfig)
-        assert value in ("last_step", "disable") or value >= 1
+        assert value in ("last_step", "disable", "auto") or value >= 1

@@ -1,5 +1,6 @@
 """The CheckpointIO for Lightning, and the choice of what to go on from: files, records, damage."""
 
+import json
 import logging
 import os
 import pickle
@@ -24,6 +25,7 @@ from keepstep.plan import layout
 from keepstep.storage import named_records as records_module
 from keepstep.testing.faults import cut, flip_bit, swap
 from tests.rig import forks
+from tests.rig.command import keepstep
 
 
 def checkpoint(step: int, **parts: Any) -> dict[str, Any]:
@@ -271,3 +273,14 @@ def test_enabling_imports_neither_torch_nor_lightning() -> None:
 @pytest.fixture(autouse=True)
 def _all_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "keepstep")
+
+
+def test_advise_knows_when_which_step_was_saved(tmp_path: Path) -> None:
+    for number in range(1, 4):
+        save(tmp_path / f"step={number}.ckpt", number * 40)
+        record = tmp_path / f".keepstep/files/step={number}.ckpt.{number}.run.json"
+        facts = json.loads(record.read_text())
+        record.write_text(json.dumps({**facts, "created_at": f"2026-01-01T00:0{number}:00Z"}))
+    done = keepstep("advise", str(tmp_path), "--save-seconds", "2", "--mtbf", "6h", "--json")
+    found = json.loads(done.stdout)
+    assert (found["costs"]["step_seconds"], found["present_steps"]) == (1.5, 40)

@@ -72,8 +72,11 @@ def test_retention() -> None:
     assert retention(None) is None
 
 
-@pytest.mark.parametrize(("period", "saves"), [(100, 10), (300, 4), (2000, 1), ("last_step", 1), ("disable", 0)])
-def test_saves_of_a_run(period: int | str, saves: int) -> None:
+@pytest.mark.parametrize(
+    ("period", "saves"),
+    [(100, 10), (300, 4), (2000, 1), ("last_step", 1), ("disable", 0), ("auto", None), (None, None)],
+)
+def test_saves_of_a_run(period: int | str | None, saves: int | None) -> None:
     assert saves_of(1000, period) == saves
 
 

@@ -70,6 +70,7 @@ class Tiny:
     on_step: Callable[[int], None] | None = None
     mirror: Any = ()
     peer_copies: Any = 0
+    minutes: float | None = None
 
 
 def build(rank: int = 0, size: int = 1, batch: int = 4, total: int = 10) -> dict[str, Any]:
@@ -96,6 +97,7 @@ def train(job: Tiny) -> dict[str, Any]:
     config = keepstep.CheckpointingConfig(
         save_dir=job.save_dir,
         period_steps=job.period,
+        period_minutes=job.minutes,
         num_to_keep=job.keep,
         mode=job.mode,
         mirror=job.mirror,

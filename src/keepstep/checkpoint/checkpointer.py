@@ -1,7 +1,8 @@
 """The facade that a training loop talks to."""
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+import sys
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
@@ -15,6 +16,7 @@ from keepstep.checkpoint.identity import RunIdentity
 from keepstep.checkpoint.leaving import Told, launchers_asked, why_no_time
 from keepstep.checkpoint.mirrors.run_mirrors import RunMirrors
 from keepstep.checkpoint.peers.host_folders import folders_of
+from keepstep.checkpoint.period import period_of
 from keepstep.checkpoint.probe import Probe, save_dir, settings_from_environment
 from keepstep.checkpoint.resume import Elsewhere, Resumed, look, refuse, resume
 from keepstep.checkpoint.run_folder import RunFolder
@@ -23,12 +25,12 @@ from keepstep.checkpoint.saver import Saver
 from keepstep.checkpoint.stop import StopNotice, seconds_left, waiting_time
 from keepstep.checkpoint.volatile import warn_if_volatile
 from keepstep.checkpoint.watchdog import watched
+from keepstep.checkpoint.work_log import Work, WorkLog
 from keepstep.config.checkpointing import CheckpointingConfig
 from keepstep.dist.agree import agreed
 from keepstep.dist.world import World, current_world
 from keepstep.errors import ConfigError, KeepstepError, SaveError, StopRequested
 from keepstep.plan.policies import rules_of
-from keepstep.plan.schedule import is_save_due
 from keepstep.provenance.record import RunFacts
 from keepstep.state.job_state import JobState
 from keepstep.state.job_state import collect as collect_state
@@ -57,6 +59,9 @@ class Checkpointer:
         notice: where stop signals are noted, when the caller does that.
         accept: differences to the checkpoint that a resume accepts: "field=value", or "field" for what it is now.
         identity: of the run, where the caller has collected it already; then `facts` and `accept` say nothing.
+
+    Attributes:
+        before_save: called on every rank before each save: what must be on disk when a checkpoint exists.
 
     Raises:
         ConfigError: `run_name` does not work as a folder name, or `total_steps` is not positive, or is missing where
@@ -110,6 +115,9 @@ class Checkpointer:
             timeout_seconds=config.timeout_seconds,
             placing=self._folders.placing,
         )
+        self._period = period_of(config, self.folder, self._world)
+        self._work = WorkLog(self.folder, self._world)
+        self.before_save: Callable[[], None] = lambda: None
         self._is_warm = False
         self._last_step: int | None = None
         self._resumed = False
@@ -151,6 +159,8 @@ class Checkpointer:
                 self._warn_if_volatile()
                 self._try_out()
                 self._warm_up(outcome.step)
+                self._period.begin(outcome.step, self._run.take().attempt)
+                self._work.resumed(outcome.step, self._run.take().attempt)
         except BaseException:
             self._run.give_back()
             raise
@@ -233,15 +243,17 @@ class Checkpointer:
         """
         if self._probe is not None:
             return self._observe(self._probe, step)
-        told = self._tell()
+        self._work.step_ended(step, is_busy=not self._saver.is_over)
+        told = self._tell(is_due=self._period.is_due(step, self.total_steps))
         is_over = all(one.is_over for one in told)
         if is_over:
             self._settle()
         if self.stop_requested or any(one.stop for one in told):
             return self._stop(step)
-        is_due = is_save_due(step, self.total_steps, self.config.period_steps)
+        is_due = told[0].is_due
         if is_due and not is_over and self.config.when_busy == "skip" and step != self.total_steps:
             self._saver.skip(self._request(step))
+            self._period.acted(step)
             return False
         if is_due:
             return self.save(step)
@@ -276,11 +288,11 @@ class Checkpointer:
         """How many saves have failed, and the job went on (`on_save_error: continue`)."""
         return self._failed.count
 
-    def _tell(self) -> list[Told]:
+    def _tell(self, *, is_due: bool = False) -> list[Told]:
         left = seconds_left(self._notice, self.config.grace_seconds)
         is_noted, expected = self._notice.noted is not None, self._saver.expected_seconds
         launcher = this_launcher() if is_noted else None
-        return self._world.gather(Told(is_noted, self._saver.is_over, left, expected, launcher))
+        return self._world.gather(Told(is_noted, self._saver.is_over, left, expected, launcher, is_due))
 
     def _stop(self, step: int) -> bool:
         """A stop was requested: save this step, if there is time, and let the loop leave."""
@@ -329,14 +341,18 @@ class Checkpointer:
             return self._observe(self._probe, step)
         if self.config.period_steps == "disable":
             return False
+        work = self._work.save_begins(step, is_busy=not self._saver.is_over)
         self._settle()
         if step == self._last_step:
             return False
         try:
-            return self._save(step)
+            return self._save(step, work)
         except SaveError as error:
             self._failed.take(error, step, is_needed=self.stop_requested or step == self.total_steps)
             return False
+        finally:
+            self._work.save_ended()
+            self._period.acted(step)
 
     def _observe(self, probe: Probe, step: int) -> bool:
         """Under a twin check the check says when to save, and that the run ends there as in a crash."""
@@ -355,11 +371,12 @@ class Checkpointer:
             if isinstance(component, ModelComponent):
                 component.prepare()
 
-    def _save(self, step: int) -> bool:
+    def _save(self, step: int, work: Work | None = None) -> bool:
         self._prepare()
+        self.before_save()
         if not self._resumed and not self._has_saved:
             self._mirrors.glance()
-        request = self._request(step)
+        request = self._request(step, work)
         if not self._has_saved:
             self._run.forget_note()
             self._mirrors.start(request.claim)
@@ -369,7 +386,7 @@ class Checkpointer:
         self._note_saved()
         return True
 
-    def _request(self, step: int) -> SaveRequest:
+    def _request(self, step: int, work: Work | None = None) -> SaveRequest:
         return SaveRequest(
             folder=self.folder,
             step=step,
@@ -381,6 +398,7 @@ class Checkpointer:
             num_to_keep=self.config.num_to_keep,
             rules=rules_of(self.config.keep),
             waiting=lambda complete: self._mirrors.waiting(complete, self.config.num_to_keep),
+            work=work,
         )
 
     def _note_saved(self) -> None:
@@ -388,6 +406,8 @@ class Checkpointer:
         if step is not None and step != self._last_step:
             self._last_step = step
             self._failed.forget()
+            if self._saver.last_row is not None:
+                self._period.learn(self._saver.last_row)
             # What a stop has saved, and the end of the run, are what a machine that goes must not take with it.
             self._mirrors.committed(step, forced=self.stop_requested or step == self.total_steps)
 
@@ -424,11 +444,18 @@ class Checkpointer:
         finally:
             try:
                 self._close_mirrors()
+                self._note_end(sys.exception())
             finally:
                 self._saver.release()
                 self._run.give_back()
                 if self._handle_signals:
                     self._notice.restore()
+
+    def _note_end(self, error: BaseException | None) -> None:
+        """Unless `error` is what ends the job: then it has failed."""
+        leaves = isinstance(error, StopRequested) or (self.stop_requested and isinstance(error, SystemExit))
+        if error is None or leaves:
+            self._work.ended(stopped=self.stop_requested)
 
     def _close_mirrors(self) -> None:
         if not self._mirrors.are_used:

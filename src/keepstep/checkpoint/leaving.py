@@ -17,6 +17,7 @@ class Told:
         seconds_left: until it is killed; None where it does not know.
         expected_seconds: how long saves have taken there; 0 where none was measured.
         launcher: that has started it; None without torch elastic.
+        is_due: this step is to be saved; what the main process says counts.
     """
 
     stop: bool
@@ -24,6 +25,7 @@ class Told:
     seconds_left: float | None
     expected_seconds: float
     launcher: Launcher | None = None
+    is_due: bool = False
 
 
 def launchers_asked(told: Sequence[Told]) -> list[Launcher | None]:

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 from keepstep.checkpoint.claim import FolderClaim
 from keepstep.checkpoint.retaining import decide
 from keepstep.checkpoint.snapshot import Snapshot
+from keepstep.checkpoint.work_log import Work
 from keepstep.dcp.fragments import MetadataParts
 from keepstep.dcp.writer import Written, write_file, write_shard
 from keepstep.dist.agree import agreed, told_to_main
@@ -54,6 +55,7 @@ class SaveRequest:
         inner: name of a folder in the temporary one that becomes the checkpoint, where somebody else's code makes it.
         waiting: given the complete checkpoints, the steps of those that must stay until they are copied elsewhere. The
             disk may demand them all the same.
+        work: what the attempt did until this save began; None where nobody has measured it.
     """
 
     folder: Path
@@ -69,6 +71,7 @@ class SaveRequest:
     naming: Naming = layout.NATIVE
     inner: str = ""
     waiting: Callable[[Collection[SurveyedCheckpoint]], Collection[int]] = lambda complete: ()
+    work: Work | None = None
 
     @property
     def attempt(self) -> int:

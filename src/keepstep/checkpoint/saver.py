@@ -3,7 +3,9 @@
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from time import monotonic
+from typing import Any
 
 from keepstep.checkpoint.background import PendingSave
 from keepstep.checkpoint.meeting import Meetings, naming_failures
@@ -36,6 +38,10 @@ class Saver:
         hang_seconds: a save that takes longer prints where it hangs.
         timeout_seconds: how long a rank that hangs is waited for in the background.
         placing: where files of saves lie.
+
+    Attributes:
+        last_step: the step that was saved last; None before.
+        last_row: on the main process, its line of `saves.jsonl`.
     """
 
     def __init__(
@@ -59,6 +65,7 @@ class Saver:
         self._has_begun = False
         self._took: deque[float] = deque(maxlen=_REMEMBERED)
         self.last_step: int | None = None
+        self.last_row: Mapping[str, Any] | None = None
 
     @property
     def expected_seconds(self) -> float:
@@ -101,8 +108,10 @@ class Saver:
         if not self._hosts:
             self._hosts = self._world.gather(host_name())
         if snapshot.in_memory:
-            meeting = self._meetings.next()
-            self._pending = PendingSave(request.step, lambda: self._save_in_background(request, snapshot, meeting))
+            meeting, held_until = self._meetings.next(), monotonic()
+            self._pending = PendingSave(
+                request.step, lambda: self._save_in_background(request, snapshot, meeting, held_until)
+            )
         else:
             with self._noting_failures():
                 self.last_step = self._save(request, snapshot, self._world, self._writer).step
@@ -136,20 +145,24 @@ class Saver:
             self._writer.release()
             self._background_writer.release()
 
-    def _save(self, request: SaveRequest, snapshot: Snapshot, world: World, writer: Writer) -> Saved:
+    def _save(
+        self, request: SaveRequest, snapshot: Snapshot, world: World, writer: Writer, held_until: float | None = None
+    ) -> Saved:
         saved = save(request, snapshot, world, writer, self._parts, self._placing)
         self._took.append(snapshot.seconds + saved.seconds)
         if world.rank == 0:
-            self._tell(request, snapshot, saved)
+            self._tell(request, snapshot, saved, monotonic() if held_until is None else held_until)
         return saved
 
-    def _save_in_background(self, request: SaveRequest, snapshot: Snapshot, meeting: BackgroundWorld) -> Saved:
+    def _save_in_background(
+        self, request: SaveRequest, snapshot: Snapshot, meeting: BackgroundWorld, held_until: float
+    ) -> Saved:
         stand_back()
         what = f"saving step {request.step} in the background"
         with naming_failures(request), meeting.beating(), watched(what, self._hang_seconds):
-            return self._save(request, snapshot, meeting, self._background_writer)
+            return self._save(request, snapshot, meeting, self._background_writer, held_until)
 
-    def _tell(self, request: SaveRequest, snapshot: Snapshot, saved: Saved) -> None:
+    def _tell(self, request: SaveRequest, snapshot: Snapshot, saved: Saved, held_until: float) -> None:
         size = sum(share.size for share in saved.shares)
         slow = straggler([share.seconds["write"] + share.seconds["sync"] for share in saved.shares])
         text = "" if slow is None else f"; rank {slow} ({self._hosts[slow]}) took longest to write"
@@ -162,7 +175,8 @@ class Saver:
             snapshot.seconds if snapshot.in_memory else snapshot.seconds + saved.seconds,
             text,
         )
-        SaveLog(request.folder).saved(
+        work = request.work
+        self.last_row = SaveLog(request.folder).saved(
             step=saved.step,
             attempt=request.attempt,
             mode="async" if snapshot.in_memory else "sync",
@@ -173,6 +187,7 @@ class Saver:
                 for host, share in zip(self._hosts, saved.shares, strict=True)
             ],
             straggler=slow,
+            work=None if work is None else work.row(held_until - work.began),
         )
 
     @contextlib.contextmanager

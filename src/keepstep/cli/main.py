@@ -7,6 +7,7 @@ import typer
 
 from keepstep.cli import (
     adopt,
+    advise,
     audit,
     best,
     can_resume,
@@ -62,6 +63,7 @@ for command in (
     adopt,
     audit,
     doctor,
+    advise,
     estimate,
     report,
     top,

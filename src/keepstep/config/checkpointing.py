@@ -3,13 +3,13 @@
 import difflib
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
 from keepstep.config.base import Section
 from keepstep.config.mirror import Mirrors, unprinted
 from keepstep.config.retention import Keep
 
-Period = int | Literal["last_step", "disable"]
+Period = int | Literal["last_step", "disable", "auto"]
 GuardPolicy = Literal["refuse", "warn", "accept"]
 StopSignal = Literal["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGCONT", "SIGXCPU"]
 
@@ -37,10 +37,13 @@ GUARDED_FIELDS = (
 )
 
 
-def _period(value: object) -> object:
-    if value in ("last_step", "disable") or (type(value) is int and value >= 1):
+def _period(value: object, info: ValidationInfo) -> object:
+    if value in ("last_step", "disable", "auto") or (type(value) is int and value >= 1):
         return value
-    raise ValueError('must be a whole number of steps, 1 or more, or "last_step", or "disable"')
+    # One that is wrong is told of by itself.
+    if value is None and info.data.get("period_minutes", "wrong") is not None:
+        return value
+    raise ValueError('must be a whole number of steps, 1 or more, or "last_step", or "disable", or "auto"')
 
 
 def _number_to_keep(value: object) -> object:
@@ -65,7 +68,12 @@ class CheckpointingConfig(Section):
         save_dir: folder of all runs. A training run saves to `<save_dir>/<run.name>/save-<step>`, an inference job to
             `<save_dir>/save-<step>`. With several nodes it must lie on a file system that all of them see, but for
             `peer_copies`.
-        period_steps: save every that many steps and at the last step; "last_step": only there; "disable": never.
+        period_minutes: save at the first step that ends so many minutes after the last save, by the main process's
+            clock, and at the last step. It stands in place of `period_steps`.
+        period_steps: save every that many steps and at the last step; "last_step": only there; "disable": never;
+            "auto": as often as it costs least, by what saves and failures of the run have cost (docs/advise.md).
+            Required, unless `period_minutes` is given.
+        max_loss_minutes: of "auto": a crash is to cost so much at most.
         num_to_keep: how many checkpoints remain after a save; None keeps all.
         keep: what remains beside those: every so many steps, the best by a score, the young; and the most that all of
             it may take on the disk.
@@ -100,8 +108,19 @@ class CheckpointingConfig(Section):
             return {**values, "mirror": unprinted(values["mirror"])}
         return values
 
+    @model_validator(mode="before")
+    @classmethod
+    def _have_one_period(cls, values: Any) -> Any:
+        if not isinstance(values, dict) or values.get("period_minutes") is None:
+            return values
+        if values.get("period_steps") is not None:
+            raise ValueError("period_steps and period_minutes are two periods at once: give one of them")
+        return {**values, "period_steps": None}
+
     save_dir: Annotated[str, Field(min_length=1)]
-    period_steps: Annotated[Period, BeforeValidator(_period)]
+    period_minutes: Annotated[float | None, Field(gt=0)] = None
+    period_steps: Annotated[Period | None, BeforeValidator(_period)]
+    max_loss_minutes: Annotated[float, Field(gt=0)] = 15.0
     num_to_keep: Annotated[int | None, BeforeValidator(_number_to_keep)] = None
     keep: Keep | None = None
     mode: Literal["sync", "async"] = "sync"

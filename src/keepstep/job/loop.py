@@ -19,7 +19,6 @@ from keepstep.job.parallel import clip_gradients
 from keepstep.job.progress import progress_bar
 from keepstep.job.stop import leave_if_asked
 from keepstep.job.tracker import JsonlTracker
-from keepstep.plan.schedule import is_save_due
 from keepstep.storage.attempt_note import note_begin, note_step
 from keepstep.storage.ledger import LedgerFile
 
@@ -48,6 +47,8 @@ class TrainingLoop:
     def run(self, loader: Loader, start: int, checkpointer: Checkpointer) -> None:
         total = self._trainer.total_steps
         note_begin(start)
+        if self._ledger is not None:
+            checkpointer.before_save = self._ledger.sync
         batches = iter(loader)
         self._parts.passes.train()
         logged, at = start, time.monotonic()
@@ -88,8 +89,6 @@ class TrainingLoop:
         share = loader.division.global_batch_size // loader.division.ranks
         begin = loader.position - loader.division.global_batch_size + self._parts.place.data * share
         self._ledger.append(step, begin, [index for micro in batch for index in micro.indices])
-        if is_save_due(step, self._trainer.total_steps, self._trainer.checkpointing.period_steps):
-            self._ledger.sync()
 
     def _log(self, step: int, rates: Any, speed: float) -> str:
         loss = self._metrics.read()

@@ -108,8 +108,13 @@ def retention(keep: int | None, saves: int | None = None) -> Retention | None:
     return Retention(keep, keep + 1) if saves is None else Retention(min(keep, saves), min(keep + 1, saves))
 
 
-def saves_of(total_steps: int, period_steps: int | str) -> int:
-    """How many checkpoints a run makes: every that many steps, and at the last one."""
+def saves_of(total_steps: int, period_steps: int | str | None) -> int | None:
+    """How many checkpoints a run makes: every that many steps, and at the last one.
+
+    None where time decides (`auto`, or `period_minutes` in place of steps): nobody knows yet.
+    """
+    if period_steps in ("auto", None):
+        return None
     if period_steps == "disable":
         return 0
     return -(-total_steps // period_steps) if isinstance(period_steps, int) else 1

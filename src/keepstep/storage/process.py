@@ -2,6 +2,7 @@
 
 import os
 import socket
+import time
 from functools import lru_cache
 from pathlib import Path
 
@@ -27,6 +28,15 @@ def lives(process: Process) -> bool:
     """Whether a neighbour of this process lives (see `Process.is_neighbour_of`). One that has ended and that nobody
     has waited for does not."""
     return _started(process.pid) == process.started
+
+
+def seconds_since_start() -> float | None:
+    """How long ago this process began, by a clock that nobody sets; None where the system does not tell."""
+    started = _started(os.getpid())
+    if started is None or not hasattr(time, "CLOCK_BOOTTIME"):
+        return None
+    seconds = time.clock_gettime(time.CLOCK_BOOTTIME) - int(started) / os.sysconf("SC_CLK_TCK")
+    return max(0.0, seconds)
 
 
 def _started(pid: int) -> str | None:

@@ -1,4 +1,4 @@
-"""`saves.jsonl`: one line for each save of a run, with what took how long on which rank."""
+"""`saves.jsonl`: a line for each save, start and end of a run, with what took how long: docs/advise.md."""
 
 import json
 import logging
@@ -13,6 +13,8 @@ logger = logging.getLogger("keepstep")
 NAME = "saves.jsonl"
 # Bytes at the end that hold at least one line.
 _TAIL = 4 * 1024 * 1024
+# Bytes at the end that are read for what saves and failures cost: those of long ago say little.
+_MOST = 64 * 1024 * 1024
 
 
 class SaveLog:
@@ -35,8 +37,9 @@ class SaveLog:
         commit_seconds: float,
         ranks: Sequence[Mapping[str, Any]],
         straggler: int | None,
-    ) -> None:
-        """Note a save.
+        work: Mapping[str, float] | None = None,
+    ) -> dict[str, Any]:
+        """Note a save. Returns the line.
 
         Args:
             step, attempt: which.
@@ -44,9 +47,10 @@ class SaveLog:
             seconds: from the snapshot to the end; `commit_seconds` of them after the last rank had written.
             ranks: for each rank its host, bytes, and seconds of snapshot, write, sync and index.
             straggler: the rank that held the others up.
+            work: what the job lost by this save and did since the one before, as of `checkpoint.work_log.Work`.
         """
         slowest = max(range(len(ranks)), key=lambda rank: float(ranks[rank]["write"]) + float(ranks[rank]["sync"]))
-        self._append(
+        return self._append(
             {
                 "step": step,
                 "attempt": attempt,
@@ -55,14 +59,53 @@ class SaveLog:
                 "bytes": sum(int(rank["bytes"]) for rank in ranks),
                 "seconds": round(seconds, 6),
                 "commit_seconds": round(commit_seconds, 6),
+                **_rounded(work or {}),
                 "slowest_rank": slowest,
                 "straggler": straggler,
-                "ranks": [
-                    {name: round(value, 6) if isinstance(value, float) else value for name, value in rank.items()}
-                    for rank in ranks
-                ],
+                "ranks": [_rounded(rank) for rank in ranks],
             }
         )
+
+    def started(self, step: int, attempt: int, seconds: float | None, world_size: int) -> None:
+        """Note that an attempt is at work.
+
+        Args:
+            step: that it goes on from.
+            attempt: its number.
+            seconds: from the begin of the process to the end of its first step; None when it is not known.
+            world_size: its ranks.
+        """
+        more = _rounded({"seconds": seconds, "world_size": world_size})
+        self._append({"step": step, "attempt": attempt, "outcome": "started", **more})
+
+    def ended(self, step: int, attempt: int, outcome: str, work: Mapping[str, float]) -> None:
+        """Note that an attempt has ended as it was meant to: "stopped" or "finished". No line tells of a crash.
+
+        `work`: what it did since its last save, as of `saved`.
+        """
+        self._append({"step": step, "attempt": attempt, "outcome": outcome, **_rounded(work)})
+
+    def period_changed(self, step: int, attempt: int, before: int, now: int, reason: str) -> None:
+        """Note that the steps between two saves are others from this step on."""
+        more = {"from": before, "to": now, "reason": reason}
+        self._append({"step": step, "attempt": attempt, "outcome": "period", **more})
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All lines, or the last of a very long log, without what is told of single ranks. Torn lines are left out.
+
+        Raises:
+            OSError: the file cannot be read. One that is not there has no lines.
+        """
+        try:
+            with self._path.open("rb") as file:
+                begin = max(0, os.fstat(file.fileno()).st_size - _MOST)
+                file.seek(begin)
+                if begin:
+                    file.readline()
+                parsed = [_parsed(line) for line in file]
+        except FileNotFoundError:
+            return []
+        return [row for row in parsed if row]
 
     def failed(self, step: int, attempt: int, problem: str) -> None:
         """Note a save that failed, where the job goes on all the same."""
@@ -87,11 +130,7 @@ class SaveLog:
         except OSError:
             return {}
         for line in reversed(lines):
-            try:
-                found = json.loads(line)
-            except ValueError:
-                continue
-            if isinstance(found, dict) and found.get("outcome") == "saved":
+            if b'"saved"' in line and (found := _parsed(line, whole=True)).get("outcome") == "saved":
                 return found
         return {}
 
@@ -99,15 +138,34 @@ class SaveLog:
         """Note a save that was left out since one was under way."""
         self._append({"step": step, "attempt": attempt, "outcome": "skipped"})
 
-    def _append(self, line: Mapping[str, Any]) -> None:
+    def _append(self, line: Mapping[str, Any]) -> dict[str, Any]:
+        row = {"time": round(time.time(), 3), **line}
         try:
-            text = json.dumps({"time": round(time.time(), 3), **line}, separators=(",", ":")) + "\n"
+            text = json.dumps(row, separators=(",", ":")) + "\n"
             with self._path.open("ab+") as file:
                 if _is_torn(file):  # by a process that was killed: what it left is no part of this line
                     text = "\n" + text
                 file.write(text.encode())
         except OSError as error:
             logger.warning("could not write %s: %s", self._path, error)
+        return row
+
+
+def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: round(value, 6) if isinstance(value, float) else value for name, value in values.items()}
+
+
+def _parsed(line: bytes, *, whole: bool = False) -> dict[str, Any]:
+    """A line as a dict, without its `ranks` unless `whole`; empty where it is none."""
+    try:
+        row = json.loads(line)
+    except (ValueError, RecursionError):
+        return {}
+    if not isinstance(row, dict):
+        return {}
+    if not whole:
+        row.pop("ranks", None)
+    return row
 
 
 def _is_torn(file: BinaryIO) -> bool:

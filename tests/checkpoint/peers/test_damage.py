@@ -178,7 +178,8 @@ def test_a_full_disk_on_the_peer_is_told_to_all_and_nothing_is_committed(
     assert "copying to the peers failed on rank 1" in text
     assert "No space left" in text
     for name in "ab":
-        assert [path for path in machines.run_folder(name).iterdir() if path.name != ".keepstep"] == []
+        left = {path.name for path in machines.run_folder(name).iterdir()}
+        assert left <= {".keepstep", "saves.jsonl"}
 
 
 def test_a_file_that_changes_on_its_way_is_not_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
+from time import monotonic
 from typing import Any
 
 from keepstep.checkpoint.claim import FolderClaim
@@ -16,6 +17,7 @@ from keepstep.checkpoint.identity import RunIdentity
 from keepstep.checkpoint.mirrors.run_mirrors import RunMirrors
 from keepstep.checkpoint.save import SaveRequest, apply_retention
 from keepstep.checkpoint.stop import StopNotice, waiting_time
+from keepstep.checkpoint.work_log import Work, WorkLog
 from keepstep.dist.world import World, host_name
 from keepstep.errors import ConfigError, SaveError
 from keepstep.integrations.hugging_face import contents
@@ -43,12 +45,15 @@ class _Told:
     """What is done after a commit, for the step that it is of.
 
     `state`: the trainer's as it was then. `pushes`: whether the Trainer asked for a push; `tells`: the callbacks' turn,
-    which comes at once where the Trainer waits for the commit. `best`: the best checkpoint before this save.
+    which comes at once where the Trainer waits for the commit. `best`: the best checkpoint before this save. `work`:
+    what was done until it began; `held_until`: when the Trainer went on, where that was before the commit.
     """
 
     request: SaveRequest
     state: Any
     best: str | None
+    work: Work
+    held_until: float | None = None
     pushes: bool = False
     tells: bool = False
     is_last: bool = False
@@ -81,6 +86,8 @@ class Saves:
         self._pool, self._rules = Pool(), options.rules
         self._told: _Told | None = None
         self._pushes = Pushes(trainer, folder, options.push_timeout_seconds)
+        self._work = WorkLog(folder, world)
+        self._work.resumed(start.step, claim.attempt)
         self._size = 0
         self._may_tell = True
         self._handed_step: int | None = None
@@ -105,9 +112,25 @@ class Saves:
         """
         self._may_tell = False
         self._handed_step = int(self._trainer.state.global_step)
+        work = self._work.save_begins(self._handed_step, is_busy=not self._saver.is_over)
+        try:
+            self._save(work, write, more, loss, is_last=is_last, push=push)
+        finally:
+            self._work.save_ended()
+
+    def _save(
+        self,
+        work: Work,
+        write: Callable[[Path], None],
+        more: dict[str, Any],
+        loss: Any,
+        *,
+        is_last: bool,
+        push: Callable[[], bool],
+    ) -> None:
         self.wait()
         request = self._request()
-        told = _Told(request, None, self._trainer.state.best_model_checkpoint, is_last=is_last)
+        told = _Told(request, None, self._trainer.state.best_model_checkpoint, work, is_last=is_last)
 
         def write_all(content: Path, later: Callable[[Callable[[], None]], None]) -> None:
             sharded = nullcontext() if self._sharded is None else self._sharded.saving(later)
@@ -122,6 +145,7 @@ class Saves:
             if self._in_background:
                 self._start(request, write_all)
                 told.state, told.tells = copy.copy(self._trainer.state), True
+                told.held_until = monotonic()
                 self._told = told
                 if is_last:
                     self.wait()
@@ -135,6 +159,7 @@ class Saves:
 
     def hear(self) -> None:
         """Hear how a save in the background has ended, if it has on all ranks. Called after every step."""
+        self._work.step_ended(int(self._trainer.state.global_step), is_busy=not self._saver.is_over)
         if self._told is not None and all(self._world.gather(self._saver.is_over)):
             self.wait()
 
@@ -213,7 +238,7 @@ class Saves:
         self._failed.forget()
         self._last = told.request
         self.last_step, self._size = saved.step, saved.size
-        self._tell(told.request, saved, mode)
+        self._tell(told, saved, mode)
         self._mirrors.committed(saved.step, forced=told.is_last)
         if told.tells:
             trainer = self._trainer
@@ -250,10 +275,11 @@ class Saves:
             held.append("scaler")
         return tuple(held)
 
-    def _tell(self, request: SaveRequest, saved: SavedFolder, mode: str) -> None:
+    def _tell(self, told: _Told, saved: SavedFolder, mode: str) -> None:
         hosts = self._world.to_main(host_name())
         if self._world.rank:
             return
+        request, work = told.request, told.work
         logger.info("saved step %d (%s, %.1f MB, %.2f s)", saved.step, request.final, saved.size / 1e6, saved.seconds)
         SaveLog(self._folder).saved(
             step=saved.step,
@@ -266,17 +292,19 @@ class Saves:
                 for rank, host in enumerate(hosts)
             ],
             straggler=None,
+            work=work.row((told.held_until or monotonic()) - work.began),
         )
 
     def finish_pushes(self) -> None:
         """Wait for what is being pushed."""
         self._pushes.finish()
 
-    def finish(self, left: Callable[[], float | None]) -> None:
+    def finish(self, left: Callable[[], float | None], *, stopped: bool) -> None:
         """The end of `train()`: nothing is under way any more. Raises SaveError.
 
         Args:
             left: how many seconds remain for copies to mirrors; None where nobody knows.
+            stopped: it ends on request.
         """
         self.wait()
         self._pushes.finish()
@@ -284,6 +312,7 @@ class Saves:
         # What was being pushed when its turn came has stayed till now.
         if self._last is not None and self._world.rank == 0:
             apply_retention(self._last)
+        self._work.ended(stopped=stopped)
         self._world.broadcast(None)
 
     def close(self) -> None:

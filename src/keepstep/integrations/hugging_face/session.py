@@ -85,7 +85,7 @@ class Session:
                         output = already_complete(self._trainer, self._world)
                     if self._stops:
                         self._run.note_stop(self._trainer.state.global_step, self._saves.last_step)
-                    self._saves.finish(waiting_time(self._notice, None))
+                    self._saves.finish(waiting_time(self._notice, None), stopped=self._stops)
             if self._stops:
                 self._raise_stop()
             return output
