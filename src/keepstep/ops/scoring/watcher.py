@@ -92,7 +92,8 @@ class Watcher:
         me = this_process()
         self._name = f"{me.host}:{me.pid}"
         self._versions = {"python": platform.python_version(), **_versions()}
-        self._has_told = False
+        self._has_told = 0
+        self._has_seen = False
         self._gone: dict[str, float] = {}
         self._reopened: tuple[Score, ...] = ()
 
@@ -135,6 +136,7 @@ class Watcher:
         is_over = options.until == "once" or (options.until == "finished" and self._place.is_finished())
         recently = time.monotonic() - _GONE_SECONDS
         there = [one for one in self._place.checkpoints() if self._gone.get(one.digest, recently) <= recently]
+        self._has_seen = self._has_seen or bool(there)
         plan = plan_watch(
             there,
             tuple(self._commands),
@@ -256,10 +258,11 @@ class Watcher:
         logger.info("%s is gone: %s", unit.checkpoint.name, why)
 
     def _tell_of_waiting(self, plan: WatchPlan) -> None:
-        if self._has_told or not plan.is_done:
+        if not plan.is_done or self._has_told == (1 + self._has_seen):
             return
-        self._has_told = True
-        logger.info("all that is there is scored; waiting for more (Ctrl-C ends this)")
+        self._has_told = 1 + self._has_seen
+        there = "all that is there is scored" if self._has_seen else "no complete checkpoint is there yet"
+        logger.info("%s; waiting for more (Ctrl-C ends this)", there)
 
 
 def _versions() -> dict[str, str]:
