@@ -11,6 +11,7 @@ from keepstep.storage.exit_note import write_exit
 from keepstep.storage.save_log import SaveLog
 from tests.rig.command import keepstep
 from tests.rig.folders import make_checkpoint
+from tests.rig.report_runs import commit
 
 WORK = {"steps": 100, "steps_seconds": 200.0}
 
@@ -57,6 +58,13 @@ def test_what_is_printed(tmp_path: Path) -> None:
     assert lines[5].startswith("advised       every 386 steps (12.9 min): a day loses 114 min, 7.9 % (saves ")
     assert "work done again" in lines[5]
     assert lines[6] == "  386 steps (12.9 min) cost least where a save costs 30 s and a failure comes every 2.9 h"
+
+
+def test_what_a_crash_may_cost_is_taken_from_the_job(tmp_path: Path) -> None:
+    log(tmp_path, 2)
+    commit(tmp_path, 100, config={"trainer": {"checkpointing": {"max_loss_minutes": 2.5}}})
+    assert (facts(tmp_path)["advice"]["period_steps"], facts(tmp_path)["advice"]["is_bounded"]) == (60, True)
+    assert facts(tmp_path, "--max-loss-minutes", 60)["advice"]["is_bounded"] is False
 
 
 def test_json(tmp_path: Path) -> None:

@@ -19,8 +19,9 @@ def command(
         str | None, typer.Option("--mtbf", help="Mean time between failures, such as 6h; by default as observed.")
     ] = None,
     max_loss_minutes: Annotated[
-        float, typer.Option("--max-loss-minutes", help="A crash is to cost so much at most.")
-    ] = 15.0,
+        float | None,
+        typer.Option("--max-loss-minutes", help="A crash is to cost so much at most; by default as configured, or 15."),
+    ] = None,
     step_seconds: Annotated[
         float | None, typer.Option("--step-seconds", help="Of one step; by default as measured.")
     ] = None,

@@ -11,9 +11,11 @@ from keepstep.plan import layout
 from keepstep.plan.advice import DEFAULT_MAX_LOSS_MINUTES, Advice, Costs, Loss, advise, expected_loss
 from keepstep.plan.run_history import Failures, Measured, failures_of, measured_of
 from keepstep.storage.exit_note import read_exit
+from keepstep.storage.naming import naming_in
 from keepstep.storage.plain import NotPlainError, read_plain
-from keepstep.storage.run_record import MAX_RECORD, parse_record
+from keepstep.storage.run_record import MAX_RECORD, parse_record, read_record
 from keepstep.storage.save_log import NAME, SaveLog
+from keepstep.storage.survey import survey
 
 
 @dataclass(frozen=True)
@@ -23,13 +25,13 @@ class Given:
     Attributes:
         mtbf_seconds: mean time between failures.
         step_seconds, save_seconds: of one step, and what the job loses by a save.
-        max_loss_minutes: a crash is to cost so much at most.
+        max_loss_minutes: a crash is to cost so much at most; None: what the job's configuration says.
     """
 
     mtbf_seconds: float | None = None
     step_seconds: float | None = None
     save_seconds: float | None = None
-    max_loss_minutes: float = DEFAULT_MAX_LOSS_MINUTES
+    max_loss_minutes: float | None = None
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def advise_run(folder: Path, given: Given) -> AdviceReport:
         given.mtbf_seconds is not None,
         present,
         None if present is None else expected_loss(costs, present),
-        advise(costs, given.max_loss_minutes),
+        advise(costs, given.max_loss_minutes or _configured_loss(folder)),
     )
 
 
@@ -113,6 +115,19 @@ def _records(folder: Path) -> Iterator[dict[str, Any]]:
                 # Lightning's records number their saves in place of attempts.
                 attempt = record.get("attempt") if path.name == layout.RUN_RECORD else 0
                 yield {"outcome": "saved", "step": record["step"], "attempt": attempt, "time": time}
+
+
+def _configured_loss(folder: Path) -> float:
+    """`max_loss_minutes` of the job that wrote the newest checkpoint, where its run record has that."""
+    complete = survey(folder, naming_in(folder)).complete
+    config = read_record(complete[-1].path).get("config") if complete else None
+    for kind in ("trainer", "inference"):
+        job = config.get(kind) if isinstance(config, dict) else None
+        section = job.get("checkpointing") if isinstance(job, dict) else None
+        minutes = section.get("max_loss_minutes") if isinstance(section, dict) else None
+        if isinstance(minutes, int | float) and 0 < minutes < float("inf"):
+            return float(minutes)
+    return DEFAULT_MAX_LOSS_MINUTES
 
 
 def _has_failed(folder: Path) -> bool:
