@@ -16,8 +16,10 @@ from keepstep.plan.fork import Fork
 from keepstep.plan.lock import Claim
 from keepstep.plan.report.facts import CheckpointFact, Facts, Moved, Row, finite, text, whole
 from keepstep.plan.scores import FILE as SCORES
-from keepstep.plan.scores import Measured, measured
+from keepstep.plan.scores import Measured, Score, measured
+from keepstep.plan.totals import total_steps_of
 from keepstep.provenance.secrets import masked_text
+from keepstep.storage.candidates import digest_of
 from keepstep.storage.exit_note import read_exit
 from keepstep.storage.json_file import read_json
 from keepstep.storage.leases import pinned_steps
@@ -46,12 +48,10 @@ def gather(folder: Path) -> Facts:
     logged = [*tracked(folder, notes), *history]
     if not logged:
         notes.append(f"there is no {METRICS}, and no history of a Trainer: losses are not known")
-    scores = sorted([*_scores(folder, notes), *evaluated], key=lambda one: one.step)
-    first = {number: record for number, (_, record) in sorted(records.items())}
-    _note_missing_records(checkpoints, first, saves, notes)
+    _note_missing_records(checkpoints, records, saves, notes)
     claim, holder = _lock(folder, notes)
     forks, origin = _lines(folder, notes)
-    newest = first[max(first)] if first else {}
+    newest = records[max(records)] if records else {}
     return Facts(
         name=text(newest.get("run")) or folder.resolve().name,
         folder=str(folder),
@@ -59,8 +59,8 @@ def gather(folder: Path) -> Facts:
         checkpoints=checkpoints,
         saves=tuple(map(_masked, saves)),
         logged=tuple(logged),
-        scores=tuple(scores),
-        records=first,
+        scores=_scores(folder, evaluated, notes),
+        records=records,
         exit=_masked({**read_exit(folder)}),
         claim=claim,
         holder=holder,
@@ -68,7 +68,7 @@ def gather(folder: Path) -> Facts:
         forks=forks,
         moved=_moved(folder, notes),
         leftovers=found.leftovers,
-        total_steps=_total(newest) or last_step,
+        total_steps=whole(total_steps_of(newest)) or last_step,
         notes=tuple(notes),
     )
 
@@ -98,15 +98,15 @@ def _is_run(folder: Path) -> bool:
         return False
 
 
-def _checkpoints(folder: Path, found: Survey) -> tuple[tuple[CheckpointFact, ...], dict[int, tuple[int, Row]]]:
-    """All checkpoints, and by attempt the step and the run record of its first one."""
+def _checkpoints(folder: Path, found: Survey) -> tuple[tuple[CheckpointFact, ...], dict[int, Row]]:
+    """All checkpoints, and by attempt the run record of its first one."""
     pinned, listed = pinned_steps(folder), []
-    records: dict[int, tuple[int, Row]] = {}
+    records: dict[int, Row] = {}
     for one in found.checkpoints:
         record, manifest = read_record(one.path), one.manifest
         attempt = manifest.attempt if manifest else whole(record.get("attempt"))
         if record and attempt is not None and attempt not in records:
-            records[attempt] = (one.found.step, record)
+            records[attempt] = record
         listed.append(
             CheckpointFact(
                 step=one.found.step,
@@ -119,9 +119,10 @@ def _checkpoints(folder: Path, found: Survey) -> tuple[tuple[CheckpointFact, ...
                 parent_step=whole(record.get("parent_step")),
                 created_at=_seconds(record.get("created_at")),
                 pinned=one.found.step in pinned,
+                digest=digest_of(one),
             )
         )
-    return tuple(listed), records
+    return tuple(listed), dict(sorted(records.items()))
 
 
 def _seconds(value: object) -> float | None:
@@ -131,16 +132,16 @@ def _seconds(value: object) -> float | None:
         return None
 
 
-def _scores(folder: Path, notes: list[str]) -> tuple[Measured, ...]:
+def _scores(folder: Path, evaluated: Sequence[Score], notes: list[str]) -> tuple[Measured, ...]:
     try:
         bad = unreadable_lines(folder)
         rows = read_scores(folder)
     except CouldNotLookError as error:
         notes.append(str(error))
-        return ()
+        return measured((), evaluated)
     if bad:
         notes.append(f"{SCORES}: {bad:,} lines are no rows; they are left out")
-    return measured(rows)
+    return measured(rows, evaluated)
 
 
 def _note_missing_records(
@@ -191,12 +192,6 @@ def _moved(folder: Path, notes: list[str]) -> tuple[Moved, ...]:
                 number = int(attempt[0]) if attempt and attempt[0].isascii() and attempt[0].isdecimal() else None
                 found.append(Moved(step, number, name, text(why.get("problem")) or text(why.get("reason"))))
     return tuple(found)
-
-
-def _total(record: Row) -> int | None:
-    config = record.get("config")
-    trainer = config.get("trainer") if isinstance(config, dict) else None
-    return whole(trainer.get("total_steps")) if isinstance(trainer, dict) else None
 
 
 def _masked(row: dict[str, Any]) -> dict[str, Any]:
