@@ -3,14 +3,15 @@
 import os
 import time
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from keepstep.errors import CouldNotLookError
 from keepstep.ops.found import survey_run
 from keepstep.ops.report.history import METRICS, of_a_trainer, tracked
+from keepstep.ops.report.named import created_at, named_checkpoints
 from keepstep.ops.report.rows import read_rows
+from keepstep.ops.scoring.places import has_names
 from keepstep.plan import layout
 from keepstep.plan.fork import Fork
 from keepstep.plan.lock import Claim
@@ -41,12 +42,15 @@ def gather(folder: Path) -> Facts:
         CouldNotLookError: there is no such folder, or it is one checkpoint, or holds runs and is none itself.
     """
     notes: list[str] = []
-    found = _survey(folder, notes)
-    checkpoints, records = _checkpoints(folder, found)
+    is_named = has_names(folder)
+    found = Survey((), (), ()) if is_named else _survey(folder, notes)
+    checkpoints, records = named_checkpoints(folder, notes) if is_named else _checkpoints(folder, found)
     saves = read_rows(folder / SAVES, notes, f"there is no {SAVES}: nothing tells what saves cost, or which failed")
-    history, evaluated, last_step = of_a_trainer(folder, checkpoints)
+    history, evaluated, last_step = ([], [], None) if is_named else of_a_trainer(folder, checkpoints)
     logged = [*tracked(folder, notes), *history]
-    if not logged:
+    if not logged and is_named:
+        notes.append(f"there is no {METRICS}: Lightning's loggers write losses elsewhere, so they are not known")
+    elif not logged:
         notes.append(f"there is no {METRICS}, and no history of a Trainer: losses are not known")
     _note_missing_records(checkpoints, records, saves, notes)
     claim, holder = _lock(folder, notes)
@@ -117,19 +121,12 @@ def _checkpoints(folder: Path, found: Survey) -> tuple[tuple[CheckpointFact, ...
                 world_size=manifest.world_size if manifest else None,
                 attempt=attempt,
                 parent_step=whole(record.get("parent_step")),
-                created_at=_seconds(record.get("created_at")),
+                created_at=created_at(record),
                 pinned=one.found.step in pinned,
                 digest=digest_of(one),
             )
         )
     return tuple(listed), dict(sorted(records.items()))
-
-
-def _seconds(value: object) -> float | None:
-    try:
-        return datetime.fromisoformat(text(value)).timestamp()
-    except (ValueError, OverflowError):
-        return None
 
 
 def _scores(folder: Path, evaluated: Sequence[Score], notes: list[str]) -> tuple[Measured, ...]:
