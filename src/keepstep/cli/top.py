@@ -60,14 +60,17 @@ def command(
     if once or not console.is_terminal:
         console.print(frame(story))
         return
-    pace = Pace()
+    pace, live = Pace(), Live(frame(story), console=console, screen=True, auto_refresh=False)
     try:
-        with Live(frame(story), console=console, screen=True, auto_refresh=False) as live:
-            while True:
-                began = time.monotonic()
-                story = look()
-                live.update(frame(story, pace.seen(began, story.step)), refresh=True)
-                # A folder that takes long to read is read more seldom: its job comes first.
-                time.sleep(max(every, 4 * (time.monotonic() - began)))
+        # Not as a context manager: Ctrl-C while the first picture is drawn must give the terminal back too.
+        live.start(refresh=True)
+        while True:
+            began = time.monotonic()
+            story = look()
+            live.update(frame(story, pace.seen(began, story.step)), refresh=True)
+            # A folder that takes long to read is read more seldom: its job comes first.
+            time.sleep(max(every, 4 * (time.monotonic() - began)))
     except KeyboardInterrupt:
         return
+    finally:
+        live.stop()
