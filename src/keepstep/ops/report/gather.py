@@ -15,7 +15,7 @@ from keepstep.ops.scoring.places import has_names
 from keepstep.plan import layout
 from keepstep.plan.fork import Fork
 from keepstep.plan.lock import Claim
-from keepstep.plan.report.facts import CheckpointFact, Facts, Moved, Row, finite, text, whole
+from keepstep.plan.report.facts import CheckpointFact, Facts, Moved, Row, text, whole
 from keepstep.plan.scores import FILE as SCORES
 from keepstep.plan.scores import Measured, Score, measured
 from keepstep.plan.totals import total_steps_of
@@ -31,8 +31,6 @@ from keepstep.storage.run_record import read_record
 from keepstep.storage.save_log import NAME as SAVES
 from keepstep.storage.scoring.scores import read_scores, unreadable_lines
 from keepstep.storage.survey import Survey
-
-_WORDS = ("problem", "address", "reason")
 
 
 def gather(folder: Path) -> Facts:
@@ -194,11 +192,3 @@ def _moved(folder: Path, notes: list[str]) -> tuple[Moved, ...]:
 def _masked(row: dict[str, Any]) -> dict[str, Any]:
     """Texts of a row without passwords: a report is sent around."""
     return {name: masked_text(value) if isinstance(value, str) else value for name, value in row.items()}
-
-
-def logged_at(folder: Path) -> float | None:
-    """When a row was logged last, by the file's time; None where nothing is."""
-    try:
-        return finite((folder / METRICS).stat().st_mtime)
-    except OSError:
-        return None
