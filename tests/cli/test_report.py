@@ -35,9 +35,10 @@ def test_a_page_is_written_and_replaced(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_json(run: Path) -> None:
-    found = json.loads(call("report", run, "--json", "--metric", "task/loss"))
+    found = json.loads(call("report", run, "--json", "--metric", "task/loss", "--guard", "recall>0.5"))
     assert (found["state"], found["step"]) == ("finished", 200)
-    assert (found["scores"]["mode"], found["scores"]["chosen"]["present"]) == ("min", True)
+    same = json.loads(call("best", run, "--json", "--metric", "task/loss", "--mode", "min", "--guard", "recall>0.5"))
+    assert found["scores"]["choice"] == {name: same[name] for name in found["scores"]["choice"]}
     assert found["attempts"][0]["redone"] == 20
     assert not list(Path.cwd().glob("report.html"))
 
@@ -50,9 +51,11 @@ def test_a_page_that_cannot_be_written_is_said_first(run: Path, tmp_path: Path) 
 
 
 def test_bad_words(run: Path, tmp_path: Path) -> None:
-    for words in (["report", str(run), "--mode", "most"], ["top", str(run), "--mode", "most"], ["top", "s3://b/run"]):
-        assert isinstance(CliRunner().invoke(app, words).exception, ConfigError), words
+    assert isinstance(CliRunner().invoke(app, ["top", "s3://b/run"]).exception, ConfigError)
     for command in ("report", "top"):
+        call(command, run, "--mode", "most", code=2)
+        for words in (["--metric", "auc"], ["--guard", "recall"], ["--guard", "auc>1"]):
+            assert isinstance(CliRunner().invoke(app, [command, str(run), *words]).exception, ConfigError), words
         result = CliRunner().invoke(app, [command, str(tmp_path / "nowhere")])
         assert isinstance(result.exception, CouldNotLookError)
 
@@ -63,6 +66,8 @@ def test_one_picture_of_a_run(run: Path) -> None:
     assert "step 200 of 200" in text
     assert "loss " in text
     assert "task/accuracy" in text
+    assert "eligible; guards: canary/recall>0" in " ".join(call("top", run, "--once", "--guard", "recall>0").split())
+    assert "nothing is chosen: guard canary/recall>9" in call("top", run, "--once", "--guard", "recall>9")
     assert "s3://bucket/runs/long" in text
     assert "rank" not in text.splitlines()[1]
 
@@ -94,7 +99,7 @@ def test_ctrl_c_ends_top_and_leaves_the_terminal_as_it_was(run: Path) -> None:
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
         os.close(theirs)
         seen = b""
-        while seen.count(b"task/accuracy") < 2:
+        while seen.count(b"SCORE") < 2:
             seen += os.read(ours, 65536)
         process.send_signal(signal.SIGINT)
         try:

@@ -63,6 +63,7 @@ def test_incomplete_and_replaced_checkpoints_are_gone(run: Path) -> None:
     found = find_best(run, "accuracy", "max")
     assert found.choice.chosen == 10
     assert [row.standing.value for row in found.choice.rows] == ["chosen", "gone", "gone", "left out"]
+    assert found.choice.rows[1].reason == "not complete"
 
 
 def test_lines_that_are_none_are_counted(run: Path) -> None:

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepstep.config.bounds import Guard, parse_guard
-from keepstep.plan.choice import Choice, Standing, choose, why_none
+from keepstep.plan.choice import Choice, Standing, choose, sorted_out, why_none
 from keepstep.plan.scores import Measured
 
 
@@ -117,3 +117,19 @@ def test_the_chosen_is_there_passes_and_has_no_better(
         return
     best = max(good.values()) if mode == "max" else min(good.values())
     assert choice.chosen == min(step for step, value in good.items() if value == best)
+
+
+def test_one_of_several_with_a_step_stands_for_all_and_what_is_not_complete_is_not_gone() -> None:
+    found = [(1, "a"), (1, "b"), (1, "c"), (2, "d"), (3, "")]
+    present, others = sorted_out(found, {"b", "c"})
+    assert present == {1: "b", 2: "d"}
+    assert sorted_out(found, ())[0] == {1: "a", 2: "d"}
+    rows = [scored(1, "c", a=0.9), scored(1, "b", a=0.5), scored(3, a=0.9), scored(4, a=0.9)]
+    choice = choose(rows, present, "task/a", "max", (), others)
+    assert [(row.step, row.digest, row.standing.value, row.reason) for row in choice.rows] == [
+        (1, "c", "left out", "another checkpoint of this step stands for it"),
+        (1, "b", "chosen", "the highest task/a of 1 eligible"),
+        (2, "d", "left out", "not scored yet"),
+        (3, "d3", "gone", "not complete"),
+        (4, "d4", "gone", "not there any more"),
+    ]

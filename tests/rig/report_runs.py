@@ -8,7 +8,9 @@ from typing import Any
 from keepstep.plan import layout
 from keepstep.plan.manifest import FileRecord, Manifest, to_text
 from keepstep.plan.scores import FILE, SCORED, Score, to_line
+from keepstep.storage.candidates import digest_of
 from keepstep.storage.digest import digest_of_bytes
+from keepstep.storage.survey import inspect
 
 BEGAN = 1_767_225_600.0
 _STEP_SECONDS = 0.4
@@ -70,6 +72,7 @@ def long_run(run: Path, *, steps: int = 10_000, checkpoints: int = 200, attempts
     run.mkdir(parents=True)
     every, share = steps // checkpoints, checkpoints // attempts
     rows: list[dict[str, Any]] = []
+    scores: list[str] = []
     for number in range(1, checkpoints + 1):
         step, attempt = number * every, min(attempts, 1 + (number - 1) // share)
         if attempt > 1 and (number - 1) % share == 0:
@@ -99,7 +102,7 @@ def long_run(run: Path, *, steps: int = 10_000, checkpoints: int = 200, attempts
                 }
             )
         config = {"trainer": {"total_steps": steps, "optimizer": {"lr": 0.001 if attempt < 3 else 0.0005}}}
-        commit(
+        checkpoint = commit(
             run,
             step,
             attempt=attempt,
@@ -111,11 +114,10 @@ def long_run(run: Path, *, steps: int = 10_000, checkpoints: int = 200, attempts
             seed=0,
             config=config,
         )
+        scores.append(to_line(_score(step, number, checkpoints, digest_of(inspect(checkpoint, step)))))
     lines(run / "saves.jsonl", rows)
     lines(run / "metrics.jsonl", [_logged(step, steps) for step in range(1, steps + 1)])
-    (run / FILE).write_text(
-        "".join(to_line(_score(n * every, n, checkpoints)) + "\n" for n in range(1, checkpoints + 1))
-    )
+    (run / FILE).write_text("".join(f"{line}\n" for line in scores))
     forks = run / layout.KEEPSTEP_FOLDER / "forks"
     forks.mkdir(parents=True)
     (forks / f"{run.name}.fork-1.json").write_text(json.dumps({"step": steps // 2, "submission": None}))
@@ -132,9 +134,9 @@ def _logged(step: int, steps: int) -> dict[str, Any]:
     return {"step": step, "loss": math.nan if 6200 <= step < 6230 else loss, "lr": lr}
 
 
-def _score(step: int, number: int, count: int) -> Score:
+def _score(step: int, number: int, count: int, digest: str) -> Score:
     accuracy = 0.78 - 0.5 * math.exp(-3 * number / count) - 0.1 * (number / count) ** 4 + 0.01 * math.sin(number * 7.1)
     metrics = {"accuracy": accuracy if number % 61 else math.nan, "loss": 2.4 - accuracy}
     if number % 29:
         metrics["canary/recall"] = 0.99 - 0.3 * (number / count) ** 2
-    return Score(step, f"digest-{step}", "task", SCORED, f"save-{step}", metrics)
+    return Score(step, digest, "task", SCORED, f"save-{step}", metrics)

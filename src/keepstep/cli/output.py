@@ -19,6 +19,7 @@ from keepstep.errors import (
     ReplicaMismatchError,
     RunInUseError,
 )
+from keepstep.plan.sizes import readable_size
 
 # Errors that all ranks raise together: the main process speaks for all.
 _SAME_ON_ALL_RANKS = (
@@ -29,7 +30,6 @@ _SAME_ON_ALL_RANKS = (
     ReplicaMismatchError,
     RunInUseError,
 )
-_UNITS = ("B", "kB", "MB", "GB", "TB")
 
 
 def report_error(error: KeepstepError) -> None:
@@ -67,14 +67,7 @@ def printable(value: object) -> str:
 
 def human_size(size: int | None) -> str:
     """Bytes in a readable unit."""
-    if size is None:
-        return "-"
-    number = float(size)
-    for unit in _UNITS:
-        if number < 1000 or unit == _UNITS[-1]:
-            return f"{number:.0f} {unit}" if unit == "B" else f"{number:.1f} {unit}"
-        number /= 1000
-    return ""
+    return "-" if size is None else readable_size(size)
 
 
 def table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from keepstep.cli.best import ModeChoice
 from keepstep.cli.output import human_size, printable
 from keepstep.cli.places import folder_of
 
@@ -15,10 +16,13 @@ def command(
         Path, typer.Option("--out", "-o", help="Where the page goes. A file that is there is replaced.")
     ] = Path("report.html"),
     metric: Annotated[
-        str | None, typer.Option("--metric", help="What decides which checkpoint is marked, as <set>/<metric>.")
+        str | None, typer.Option("--metric", help="What decides which checkpoint is the chosen one, as <set>/<metric>.")
     ] = None,
     mode: Annotated[
-        str | None, typer.Option("--mode", help="max or min; by default the name of the metric tells.")
+        ModeChoice | None, typer.Option("--mode", help="max or min; by default the name of the metric tells.")
+    ] = None,
+    guard: Annotated[
+        list[str] | None, typer.Option("--guard", help="A bound that must be kept: 'canary/accuracy>=0.9'. Repeatable.")
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print what the page tells as JSON, and write no page.")
@@ -33,17 +37,17 @@ def command(
     import json
 
     from keepstep.cli.progress import Bar
+    from keepstep.config.bounds import parse_guard
     from keepstep.ops.report.gather import gather
     from keepstep.ops.report.page import render
     from keepstep.ops.report.write import check_target, facts_of, write_page
-    from keepstep.plan.report.scoreboard import asked_mode
     from keepstep.plan.report.story import story_of
 
     place = folder_of(folder, "a report is made of a folder; pull the run first")
-    asked = asked_mode(mode)
+    bounds = [parse_guard(one) for one in guard or ()]
     if not as_json:
         check_target(out)
-    story = story_of(gather(place), metric, asked)
+    story = story_of(gather(place), metric, mode.value if mode else None, bounds)
     if as_json:
         print(json.dumps(facts_of(story), indent=1))
         return

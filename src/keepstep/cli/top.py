@@ -1,10 +1,14 @@
 """`keepstep top`: a run as it goes, in the terminal."""
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from keepstep.cli.best import ModeChoice
 from keepstep.cli.places import folder_of
+
+if TYPE_CHECKING:
+    from keepstep.plan.report.story import RunStory
 
 
 def command(
@@ -17,7 +21,10 @@ def command(
         str | None, typer.Option("--metric", help="What decides which checkpoint is the chosen one, as <set>/<metric>.")
     ] = None,
     mode: Annotated[
-        str | None, typer.Option("--mode", help="max or min; by default the name of the metric tells.")
+        ModeChoice | None, typer.Option("--mode", help="max or min; by default the name of the metric tells.")
+    ] = None,
+    guard: Annotated[
+        list[str] | None, typer.Option("--guard", help="A bound that must be kept: 'canary/accuracy>=0.9'. Repeatable.")
     ] = None,
 ) -> None:
     """Show a run as it goes: step and pace, losses, last saves and their cost, scores, mirrors. Ctrl-C ends it.
@@ -31,27 +38,39 @@ def command(
     from rich.console import Console
     from rich.live import Live
 
+    from keepstep.config.bounds import parse_guard
     from keepstep.ops.report.gather import gather
     from keepstep.ops.report.terminal import frame
     from keepstep.plan.report.pace import Pace
-    from keepstep.plan.report.scoreboard import asked_mode
     from keepstep.plan.report.story import story_of
 
     place = folder_of(folder, "only a folder can be watched; pull the run first")
-    asked = asked_mode(mode)
+    bounds = tuple(parse_guard(one) for one in guard or ())
+
+    def look() -> "RunStory":
+        nonlocal metric, bounds
+        story = story_of(gather(place), metric, mode.value if mode else None, bounds)
+        if choice := story.scores.choice:
+            # What names mean now they mean from now on: with one more set they might mean several metrics.
+            metric, bounds = metric and choice.metric, choice.guards
+        return story
+
     console = Console()
-    story = story_of(gather(place), metric, asked)
+    story = look()
     if once or not console.is_terminal:
         console.print(frame(story))
         return
-    pace = Pace()
+    pace, live = Pace(), Live(frame(story), console=console, screen=True, auto_refresh=False)
     try:
-        with Live(frame(story), console=console, screen=True, auto_refresh=False) as live:
-            while True:
-                began = time.monotonic()
-                story = story_of(gather(place), metric, asked)
-                live.update(frame(story, pace.seen(began, story.step)), refresh=True)
-                # A folder that takes long to read is read more seldom: its job comes first.
-                time.sleep(max(every, 4 * (time.monotonic() - began)))
+        # Not as a context manager: Ctrl-C while the first picture is drawn must give the terminal back too.
+        live.start(refresh=True)
+        while True:
+            began = time.monotonic()
+            story = look()
+            live.update(frame(story, pace.seen(began, story.step)), refresh=True)
+            # A folder that takes long to read is read more seldom: its job comes first.
+            time.sleep(max(every, 4 * (time.monotonic() - began)))
     except KeyboardInterrupt:
         return
+    finally:
+        live.stop()

@@ -1,6 +1,6 @@
 """Finds the best checkpoint by its scores."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,10 +11,10 @@ from keepstep.ops.pin import pin_checkpoint
 from keepstep.ops.place import is_checkpoint, survey_address
 from keepstep.ops.scoring.places import NamedFolder, has_names
 from keepstep.plan import layout
-from keepstep.plan.choice import Choice, Standing, choose
+from keepstep.plan.choice import Choice, Standing, choose, sorted_out
 from keepstep.plan.manifest import Manifest, manifest_digest
 from keepstep.plan.metrics import Mode, names_in, shown
-from keepstep.plan.resume import Condition
+from keepstep.plan.resume import Condition, Found
 from keepstep.plan.scores import measured
 from keepstep.storage.digest import digest_of_bytes
 from keepstep.storage.leases import pin_notes
@@ -58,10 +58,11 @@ def find_best(
     bounds = [parse_guard(guard) for guard in guards]
     where = _scores_folder(place, scores)
     known = measured(read_scores(where))
-    present = _present(place, {one.digest for one in known})
-    digests = {step: digest for step, (digest, _) in present.items()}
-    choice = choose(known, digests, metric, mode, bounds)
-    path = None if choice.chosen is None else present[choice.chosen][1]
+    there = _there(place)
+    present, others = sorted_out([(one.step, one.digest) for one in there], {one.digest for one in known})
+    choice = choose(known, present, metric, mode, bounds, others)
+    paths = {(one.step, one.digest): one.path for one in there}
+    path = None if choice.chosen is None else paths[choice.chosen, present[choice.chosen]]
     return Best(str(place), choice, path, unreadable_lines(where))
 
 
@@ -88,21 +89,30 @@ def _scores_folder(place: Path | Address, scores: Path | None) -> Path:
     return place
 
 
-def _present(place: Path | Address, scored: Collection[str]) -> dict[int, tuple[str, str]]:
-    """Manifest digest and path of each complete checkpoint, by step; of several with one step, one that was scored."""
-    found: Iterable[tuple[int, Manifest | None, str]]
+@dataclass(frozen=True)
+class _There:
+    """A checkpoint that is there. `digest`: of its manifest; empty where it is not complete."""
+
+    step: int
+    digest: str
+    path: str
+
+
+def _there(place: Path | Address) -> list[_There]:
     if isinstance(place, Address):
         if is_checkpoint(place):
             raise CouldNotLookError(f"{place} is one checkpoint; give the address of its run")
-        stored = [one for one in survey_address(place).checkpoints if one.found.condition is Condition.COMPLETE]
-        found = [(one.found.step, one.manifest, str(place.joined(one.files.name))) for one in stored]
-    else:
-        if not place.exists():
-            raise CouldNotLookError(f"{place}: there is no such folder")
-        if layout.any_step_of(place.resolve().name) is not None and (place / layout.MANIFEST).is_file():
-            raise CouldNotLookError(f"{place} is one checkpoint; give the folder of its run")
-        if has_names(place):
-            named = sorted(NamedFolder(place).checkpoints(), key=lambda one: one.digest in scored)
-            return {one.step: (one.digest, str(place / one.name)) for one in named}
-        found = [(c.found.step, c.manifest, str(c.path)) for c in survey(place, naming_in(place)).complete]
-    return {step: (manifest_digest(m, digest_of_bytes), path) for step, m, path in found if m is not None}
+        stored = survey_address(place).checkpoints
+        return [_of(one.found, one.manifest, str(place.joined(one.files.name))) for one in stored]
+    if not place.exists():
+        raise CouldNotLookError(f"{place}: there is no such folder")
+    if layout.any_step_of(place.resolve().name) is not None and (place / layout.MANIFEST).is_file():
+        raise CouldNotLookError(f"{place} is one checkpoint; give the folder of its run")
+    if has_names(place):
+        return [_There(one.step, one.digest, str(place / one.name)) for one in NamedFolder(place).checkpoints()]
+    return [_of(c.found, c.manifest, str(c.path)) for c in survey(place, naming_in(place)).checkpoints]
+
+
+def _of(found: Found, manifest: Manifest | None, path: str) -> _There:
+    is_complete = found.condition is Condition.COMPLETE and manifest is not None
+    return _There(found.step, manifest_digest(manifest, digest_of_bytes) if is_complete and manifest else "", path)

@@ -1,6 +1,6 @@
 """Which checkpoint is the best: by one metric, among those that pass all guards."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -18,6 +18,22 @@ class Standing(StrEnum):
     ELIGIBLE = "eligible"
     LEFT_OUT = "left out"
     GONE = "gone"
+
+
+@dataclass(frozen=True)
+class NotJudged:
+    """What is there and is not chosen among.
+
+    Attributes:
+        incomplete: steps of checkpoints that are not complete, or that keepstep has not committed.
+        beside: digests of checkpoints for which another one of their step stands.
+    """
+
+    incomplete: frozenset[int] = frozenset()
+    beside: frozenset[str] = frozenset()
+
+
+NOTHING_ELSE = NotJudged()
 
 
 @dataclass(frozen=True)
@@ -65,6 +81,7 @@ def choose(
     metric: str,
     mode: Mode,
     guards: Iterable[Guard] = (),
+    not_judged: NotJudged = NOTHING_ELSE,
 ) -> Choice:
     """Choose among the checkpoints that are there.
 
@@ -74,6 +91,7 @@ def choose(
         metric: that decides, by its full name, or without its set where just one has it.
         mode: "max": the highest value is the best.
         guards: all must be kept.
+        not_judged: what is there beside.
 
     Raises:
         ConfigError: a name means several metrics, or none.
@@ -88,9 +106,23 @@ def choose(
     order = best_first(values, mode)
     places = {step: place for place, step in enumerate(order, 1)}
     rows = [_placed(row, metric, mode, values, places) for row in rows]
-    rows += [_row_of_gone(one, present, names) for one in measured if present.get(one.step) != one.digest]
-    rows.sort(key=lambda row: (row.step, row.standing is not Standing.GONE))
+    rows += [_row_of_other(one, present, not_judged, names) for one in measured if present.get(one.step) != one.digest]
+    rows.sort(key=lambda row: (row.step, present.get(row.step) == row.digest))
     return Choice(metric, mode, bounds, tuple(rows), order[0] if order else None)
+
+
+def sorted_out(found: Sequence[tuple[int, str]], scored: Collection[str]) -> tuple[dict[int, str], NotJudged]:
+    """What `choose` takes as present, and what is there beside: of several with one step the first that was scored.
+
+    Args:
+        found: step of each checkpoint, and the digest of its manifest; empty where it is not complete.
+        scored: digests that have scores.
+    """
+    complete = [one for one in reversed(found) if one[1]]
+    # Of two with one step the later one in this order counts.
+    present = dict(sorted(complete, key=lambda one: one[1] in scored))
+    beside = {digest for step, digest in complete if present[step] != digest}
+    return present, NotJudged(frozenset(step for step, digest in found if not digest), frozenset(beside))
 
 
 def why_none(choice: Choice) -> str:
@@ -141,10 +173,18 @@ def _placed(
     return replace(row, reason=f"number {places[row.step]} of {len(values)} eligible")
 
 
-def _row_of_gone(measured: Measured, present: Mapping[int, str], names: Iterable[str]) -> ChoiceRow:
-    is_replaced = measured.step in present
-    reason = "of another checkpoint of this step, which is gone" if is_replaced else "not there any more"
-    return ChoiceRow(measured.step, measured.digest, _values(measured, names), Standing.GONE, reason)
+def _row_of_other(
+    measured: Measured, present: Mapping[int, str], not_judged: NotJudged, names: Iterable[str]
+) -> ChoiceRow:
+    values = _values(measured, names)
+    if measured.digest in not_judged.beside:
+        reason = "another checkpoint of this step stands for it"
+        return ChoiceRow(measured.step, measured.digest, values, Standing.LEFT_OUT, reason)
+    if measured.step in present:
+        reason = "of another checkpoint of this step, which is gone"
+    else:
+        reason = "not complete" if measured.step in not_judged.incomplete else "not there any more"
+    return ChoiceRow(measured.step, measured.digest, values, Standing.GONE, reason)
 
 
 def _values(measured: Measured | None, names: Iterable[str]) -> dict[str, float]:

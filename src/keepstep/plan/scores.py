@@ -136,10 +136,15 @@ class Measured:
         return tuple(sorted(self.doubled))
 
 
-def measured(rows: Iterable[Score]) -> tuple[Measured, ...]:
-    """What is known of each checkpoint, by step; of several with one step the one that was scored last comes last."""
+def measured(rows: Iterable[Score], more: Iterable[Score] = ()) -> tuple[Measured, ...]:
+    """What is known of each checkpoint, by step; of several with one step the one that was scored last comes last.
+
+    Args:
+        rows: of `scores.jsonl`.
+        more: what somebody else has measured. It takes the place of no row.
+    """
     by_digest: dict[str, list[Score]] = {}
-    for row in last_words(rows).values():
+    for row in (*last_words(rows).values(), *more):
         by_digest.setdefault(row.digest, []).append(row)
     return tuple(sorted((_joined(group) for group in by_digest.values()), key=lambda one: one.step))
 

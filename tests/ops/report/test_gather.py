@@ -3,17 +3,26 @@
 import json
 import math
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from keepstep.errors import CouldNotLookError
+from keepstep.ops.best import find_best
 from keepstep.ops.report.gather import gather
 from keepstep.ops.report.rows import read_rows
 from keepstep.plan.lock import Claim
+from keepstep.plan.manifest import FileRecord, Manifest, manifest_digest, to_text
 from keepstep.plan.report.story import story_of
+from keepstep.plan.scores import SCORED, Score
+from keepstep.storage import named_records
+from keepstep.storage.digest import digest_of_bytes
+from keepstep.storage.scoring.scores import add_score
 from tests.rig.report_runs import commit, lines, long_run, saved
+from tests.rig.scores import give_score
+from tests.rig.trainer_folders import adopt, make_trainer_checkpoint
 
 
 def test_a_long_run(tmp_path: Path) -> None:
@@ -162,6 +171,72 @@ def test_a_trainers_history(tmp_path: Path) -> None:
         ("grad_norm", 1.5),
     ]
     assert (story.step, story.total_steps) == (20, 40)
-    assert (story.scores.metric, story.scores.mode) == ("eval/loss", "min")
+    assert (story.scores.metric, story.scores.why_none) == ("eval/loss", "not complete (step 20)")
     assert [series.name for series in story.scores.series] == ["eval/loss"]
     assert any("previous" in note for note in story.notes)
+
+
+def test_a_trainers_evaluations_are_of_the_checkpoint_of_their_step(tmp_path: Path) -> None:
+    history = [
+        {"step": 10, "eval_loss": 3.0},
+        {"step": 20, "eval_loss": 2.0},
+        {"step": 20, "eval_other_loss": 2.5},
+        {"step": 30, "eval_loss": 1.0},
+    ]
+    for step in (20, 30):
+        folder = make_trainer_checkpoint(tmp_path, step)
+        (folder / "trainer_state.json").write_text(json.dumps({"global_step": step, "log_history": history}))
+    give_score(adopt(tmp_path) / "checkpoint-20", accuracy=0.5)
+    story = story_of(gather(tmp_path), "eval/loss")
+    assert [dict(row.metrics) for row in story.scores.rows] == [
+        {"eval/loss": 3.0},
+        {"task/accuracy": 0.5, "eval/loss": 2.0, "eval/other_loss": 2.5},
+        {"eval/loss": 1.0},
+    ]
+    assert (story.scores.value, story.scores.gone) == (1.0, {10})
+
+
+def test_a_score_is_of_one_checkpoint_not_of_a_step(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    for step, accuracy in ((10, 0.5), (20, 0.9)):
+        give_score(commit(run, step), accuracy=accuracy)
+    shutil.rmtree(run / "save-20")
+    commit(run, 20, size=7)
+    found = story_of(gather(run)).scores
+    assert found.choice == find_best(run, "task/accuracy", "max").choice
+    assert (found.value, found.gone) == (0.5, {20})
+
+
+@pytest.mark.parametrize("config", [None, {"trainer": {"total_steps": 90}}])
+def test_the_last_step_of_any_job(tmp_path: Path, config: dict[str, Any] | None) -> None:
+    commit(tmp_path / "run", 10, total_steps=None if config else 90, config=config)
+    assert gather(tmp_path / "run").total_steps == 90
+
+
+def test_a_folder_of_lightnings(tmp_path: Path) -> None:
+    for step, accuracy in ((3, 0.9), (6, 0.5)):
+        digest = _recorded(tmp_path, f"epoch=0-step={step}.ckpt", step)
+        add_score(tmp_path, Score(step, digest, "task", SCORED, metrics={"accuracy": accuracy}))
+    (tmp_path / "foreign.ckpt").write_bytes(b"x")
+    story = story_of(gather(tmp_path))
+    assert [(one.step, one.name, one.size, one.created_at) for one in story.checkpoints] == [
+        (3, "epoch=0-step=3.ckpt", 100, 1_767_225_600),
+        (6, "epoch=0-step=6.ckpt", 100, 1_767_225_600),
+    ]
+    assert story.scores.chosen is not None
+    assert (story.state, story.step, story.scores.chosen.step) == ("unknown", 6, 3)
+    assert story.scores.choice == find_best(tmp_path, "accuracy", "max").choice
+    assert story.record.fields
+    assert [note.partition(":")[0] for note in story.notes] == ["there is no saves.jsonl", "there is no metrics.jsonl"]
+    assert "Lightning" in story.notes[1]
+
+
+def _recorded(folder: Path, name: str, step: int) -> str:
+    """A checkpoint of Lightning's as keepstep leaves it, with made-up content. Returns the digest of its manifest."""
+    (folder / named_records.FOLDER).mkdir(parents=True, exist_ok=True)
+    (folder / name).write_bytes(b"x" * 100)
+    manifest = Manifest(step, step, 1, ("state_dict",), {named_records.CONTENT: FileRecord(100, f"{step}")})
+    named_records.record_path(folder / name, step).write_text(to_text(manifest, digest_of_bytes))
+    record = {"step": step, "attempt": step, "created_at": "2026-01-01T00:00:00Z", "world_size": 1, "seed": 0}
+    named_records.facts_path(folder / name, step).write_text(json.dumps(record))
+    return manifest_digest(manifest, digest_of_bytes)

@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from keepstep.config.bounds import parse_guard
 from keepstep.errors import ConfigError
+from keepstep.ops.report.chart import frame, over_steps
 from keepstep.ops.report.page import render
 from keepstep.ops.report.svg import draw
 from keepstep.plan.lock import Claim
@@ -147,8 +149,41 @@ def test_a_picture_loads_no_data() -> None:
     assert "title" not in drawn
 
 
-def test_without_what_draws_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "vl_convert", None)
+def test_the_choice_its_guards_and_what_is_gone_are_on_the_page() -> None:
+    scores = [
+        Measured(step, f"d{step}", f"save-{step}", {"task/accuracy": value, "canary/recall": canary})
+        for step, value, canary in ((1, 0.95, 1.0), (2, 0.9, 0.5), (3, 0.75, 1.0), (4, 0.5, 1.0))
+    ]
+    checkpoints = [CheckpointFact(step, f"save-{step}", "complete", digest=f"d{step}") for step in (2, 3, 4, 5)]
+    facts = Facts("run", "/run", checkpoints=tuple(checkpoints), scores=tuple(scores))
+    page = render(story_of(facts, "accuracy", "max", [parse_guard("recall>=0.9")]))
+    text = Reader(page).text
+    assert "Step 3 is chosen: the highest task/accuracy of 2 eligible." in text
+    assert "Guards: canary/recall>=0.9." in text
+    assert "guard canary/recall>=0.9: it is 0.5" in text
+    assert "not there any more" in text
+    assert "not scored yet" in text
+    assert "step 1: task/accuracy 0.95, gone" in text
+    assert 'opacity="0.4"' in page
+    page = render(story_of(facts, guards=[parse_guard("recall>2")]))
+    assert (
+        "Nothing is chosen by task/accuracy: not there any more (step 1); guard canary/recall&gt;2: it is 0.5" in page
+    )
+
+
+@pytest.mark.parametrize("last", [1000, 10_000, 3_000_000])
+def test_the_axis_of_steps_begins_at_0(last: int) -> None:
+    encoding = over_steps("")
+    encoding["x"]["scale"]["zero"] = True
+    values = [{"step": step, "value": 1.0} for step in (0, last)]
+    drawn = draw(frame(600, 100, {"data": {"values": values}, "mark": "line", "encoding": encoding}), "steps")
+    labels = [one.text for one in ET.fromstring(drawn).iter("{http://www.w3.org/2000/svg}text")]
+    assert labels[0] == "0"
+
+
+@pytest.mark.parametrize("missing", ["vl_convert", "jinja2"])
+def test_without_what_draws_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
     story = story_of(Facts("run", "/run", logged=({"step": 1, "loss": 1.0},)))
     with pytest.raises(ConfigError, match=r'pip install "keepstep\[report\]"'):
         render(story)

@@ -145,7 +145,11 @@ def test_the_best_of_lightning_has_a_path(tmp_path: Path) -> None:
     watch(tmp_path, lambda path: {"accuracy": {"a": 0.1, "b": 0.9, "l": 0.5}[path.name[0]]}, options=once)
     best = find_best(tmp_path, "accuracy", "max")
     assert best.choice.chosen == 6
-    assert best.path in (str(tmp_path / "b.ckpt"), str(tmp_path / "last.ckpt"))
+    assert best.path == str(tmp_path / "b.ckpt")
+    assert [row.reason for row in best.choice.rows][1:] == [
+        "another checkpoint of this step stands for it",
+        "the highest task/accuracy of 2 eligible",
+    ]
 
 
 def test_one_that_was_saved_anew_under_its_name_is_wanted_again(tmp_path: Path) -> None:

@@ -41,7 +41,7 @@ def test_of_a_run_under_way() -> None:
             "/run",
             saves=saves,
             logged=tuple({"step": step, "loss": 1.0 / step} for step in range(1, 451)),
-            checkpoints=(CheckpointFact(400, "save-400", "complete", size=5_000_100, attempt=2),),
+            checkpoints=(CheckpointFact(400, "save-400", "complete", size=5_000_100, attempt=2, digest="x"),),
             scores=(Measured(300, "d", "save-300", {"task/acc": 0.5}),),
             claim=Claim.HELD,
             holder="process 7 on x",
@@ -53,8 +53,23 @@ def test_of_a_run_under_way() -> None:
     assert found["Step"] == ("450", "of 900 (50 %), 7 min 30 s left at the last pace")
     assert found["Last save"] == ("step 400", "1970-01-01 00:06:40 UTC, 5.0 MB, the job waited 3.0 s")
     assert found["Time lost"][0] == "15.0 s"
-    assert found["Best score"][1].startswith("task/acc at step 300, whose checkpoint is gone or not complete")
+    assert found["Best score"] == ("–", "not there any more (step 300); not scored yet (step 400)")
     assert story.sizes.last == 5_000_100
+
+
+def test_the_best_of_what_is_there() -> None:
+    checkpoints = (
+        CheckpointFact(1, "a.ckpt", "complete", digest="a"),
+        CheckpointFact(1, "last.ckpt", "complete", digest="last"),
+        CheckpointFact(2, "save-2", "incomplete"),
+    )
+    scores = (Measured(1, "a", "a.ckpt", {"task/loss": 0.5}), Measured(2, "b", "save-2", {"task/loss": 0.25}))
+    story = story_of(Facts("run", "/run", checkpoints=checkpoints, scores=scores))
+    assert summary(story)["Best score"] == ("0.5", "step 1: the lowest task/loss of 1 eligible")
+    assert story.scores.choice is not None
+    assert [row.reason for row in story.scores.choice.rows][1:] == ["not complete"]
+    # Nobody counts attempts there, and nobody notes an end.
+    assert story.state == "unknown"
 
 
 ANYTHING = st.recursive(

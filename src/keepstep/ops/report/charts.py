@@ -22,6 +22,7 @@ from keepstep.plan.report.words import number_text, seconds_text, size_text, ste
 
 _TABLE_ROWS = 60
 _HOVERED = 120
+_GONE = ", gone"
 
 
 def line_chart(name: str, series: Series, unit: str = "") -> Chart:
@@ -46,21 +47,24 @@ def score_chart(name: str, series: Series, board: Scoreboard) -> Chart:
     """A metric over steps, each checkpoint a point, the chosen one marked."""
     chosen = board.chosen if board.metric == series.name else None
     values = [{"step": p.step, "value": p.value} for p in series.points]
-    points = [hovered(p.step, number_text(p.value), p.value, series.name) for p in series.points]
+    gone = board.gone
+    points = [
+        hovered(p.step, number_text(p.value) + (_GONE if p.step in gone else ""), p.value, series.name)
+        | {"opacity": 0.4 if p.step in gone else 1}
+        for p in series.points
+    ]
     layers: list[Spec] = [
         line("var(--c2)"),
         {"data": {"values": points}, "mark": {"type": "point", "filled": True, "size": 22, "color": "var(--c2)"}}
-        | {"encoding": TEXT},
+        | {"encoding": {**TEXT, "opacity": {"field": "opacity", "type": "quantitative", "scale": None}}},
     ]
     if chosen:
-        best = [{"step": chosen.step, "value": chosen.value, "text": f"chosen: step {chosen.step}"}]
+        best = [{"step": chosen.step, "value": board.value, "text": f"chosen: step {chosen.step}"}]
         ring = {"type": "point", "size": 160, "stroke": "var(--c4)", "strokeWidth": 2.5, "filled": False, "opacity": 1}
         layers.append({"data": {"values": best}, "mark": ring, "encoding": TEXT})
-    mark = f"; the chosen one is step {step_text(chosen.step)} with {number_text(chosen.value)}" if chosen else ""
-    rows = [
-        (step_text(p.step) + (" (chosen)" if chosen and p.step == chosen.step else ""), number_text(p.value))
-        for p in series.points
-    ]
+    mark = f"; the chosen one is step {step_text(chosen.step)} with {number_text(board.value)}" if chosen else ""
+    words = dict.fromkeys(gone, f" ({_GONE.removeprefix(', ')})") | ({chosen.step: " (chosen)"} if chosen else {})
+    rows = [(step_text(p.step) + words.get(p.step, ""), number_text(p.value)) for p in series.points]
     return Chart(
         name,
         series.name,
@@ -68,7 +72,7 @@ def score_chart(name: str, series: Series, board: Scoreboard) -> Chart:
         lambda width: frame(width, 190, {"data": {"values": values}, "layer": layers, "encoding": over_steps("")}),
         ("Step", series.name),
         tuple(rows),
-        f"chosen: step {step_text(chosen.step)} with {number_text(chosen.value)}" if chosen else "",
+        f"chosen: step {step_text(chosen.step)} with {number_text(board.value)}" if chosen else "",
     )
 
 

@@ -3,21 +3,24 @@
 import os
 import time
 from collections.abc import Sequence
-from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 from keepstep.errors import CouldNotLookError
 from keepstep.ops.found import survey_run
 from keepstep.ops.report.history import METRICS, of_a_trainer, tracked
+from keepstep.ops.report.named import created_at, named_checkpoints
 from keepstep.ops.report.rows import read_rows
+from keepstep.ops.scoring.places import has_names
 from keepstep.plan import layout
 from keepstep.plan.fork import Fork
 from keepstep.plan.lock import Claim
-from keepstep.plan.report.facts import CheckpointFact, Facts, Moved, Row, finite, text, whole
+from keepstep.plan.report.facts import CheckpointFact, Facts, Moved, Row, text, whole
 from keepstep.plan.scores import FILE as SCORES
-from keepstep.plan.scores import Measured, measured
+from keepstep.plan.scores import Measured, Score, measured
+from keepstep.plan.totals import total_steps_of
 from keepstep.provenance.secrets import masked_text
+from keepstep.storage.candidates import digest_of
 from keepstep.storage.exit_note import read_exit
 from keepstep.storage.json_file import read_json
 from keepstep.storage.leases import pinned_steps
@@ -29,8 +32,6 @@ from keepstep.storage.save_log import NAME as SAVES
 from keepstep.storage.scoring.scores import read_scores, unreadable_lines
 from keepstep.storage.survey import Survey
 
-_WORDS = ("problem", "address", "reason")
-
 
 def gather(folder: Path) -> Facts:
     """Look at a run's folder. Nothing is changed, and nothing but that folder is looked at.
@@ -39,19 +40,20 @@ def gather(folder: Path) -> Facts:
         CouldNotLookError: there is no such folder, or it is one checkpoint, or holds runs and is none itself.
     """
     notes: list[str] = []
-    found = _survey(folder, notes)
-    checkpoints, records = _checkpoints(folder, found)
+    is_named = has_names(folder)
+    found = Survey((), (), ()) if is_named else _survey(folder, notes)
+    checkpoints, records = named_checkpoints(folder, notes) if is_named else _checkpoints(folder, found)
     saves = read_rows(folder / SAVES, notes, f"there is no {SAVES}: nothing tells what saves cost, or which failed")
-    history, evaluated, last_step = of_a_trainer(folder, checkpoints)
+    history, evaluated, last_step = ([], [], None) if is_named else of_a_trainer(folder, checkpoints)
     logged = [*tracked(folder, notes), *history]
-    if not logged:
+    if not logged and is_named:
+        notes.append(f"there is no {METRICS}: Lightning's loggers write losses elsewhere, so they are not known")
+    elif not logged:
         notes.append(f"there is no {METRICS}, and no history of a Trainer: losses are not known")
-    scores = sorted([*_scores(folder, notes), *evaluated], key=lambda one: one.step)
-    first = {number: record for number, (_, record) in sorted(records.items())}
-    _note_missing_records(checkpoints, first, saves, notes)
+    _note_missing_records(checkpoints, records, saves, notes)
     claim, holder = _lock(folder, notes)
     forks, origin = _lines(folder, notes)
-    newest = first[max(first)] if first else {}
+    newest = records[max(records)] if records else {}
     return Facts(
         name=text(newest.get("run")) or folder.resolve().name,
         folder=str(folder),
@@ -59,8 +61,8 @@ def gather(folder: Path) -> Facts:
         checkpoints=checkpoints,
         saves=tuple(map(_masked, saves)),
         logged=tuple(logged),
-        scores=tuple(scores),
-        records=first,
+        scores=_scores(folder, evaluated, notes),
+        records=records,
         exit=_masked({**read_exit(folder)}),
         claim=claim,
         holder=holder,
@@ -68,7 +70,7 @@ def gather(folder: Path) -> Facts:
         forks=forks,
         moved=_moved(folder, notes),
         leftovers=found.leftovers,
-        total_steps=_total(newest) or last_step,
+        total_steps=whole(total_steps_of(newest)) or last_step,
         notes=tuple(notes),
     )
 
@@ -98,15 +100,15 @@ def _is_run(folder: Path) -> bool:
         return False
 
 
-def _checkpoints(folder: Path, found: Survey) -> tuple[tuple[CheckpointFact, ...], dict[int, tuple[int, Row]]]:
-    """All checkpoints, and by attempt the step and the run record of its first one."""
+def _checkpoints(folder: Path, found: Survey) -> tuple[tuple[CheckpointFact, ...], dict[int, Row]]:
+    """All checkpoints, and by attempt the run record of its first one."""
     pinned, listed = pinned_steps(folder), []
-    records: dict[int, tuple[int, Row]] = {}
+    records: dict[int, Row] = {}
     for one in found.checkpoints:
         record, manifest = read_record(one.path), one.manifest
         attempt = manifest.attempt if manifest else whole(record.get("attempt"))
         if record and attempt is not None and attempt not in records:
-            records[attempt] = (one.found.step, record)
+            records[attempt] = record
         listed.append(
             CheckpointFact(
                 step=one.found.step,
@@ -117,30 +119,24 @@ def _checkpoints(folder: Path, found: Survey) -> tuple[tuple[CheckpointFact, ...
                 world_size=manifest.world_size if manifest else None,
                 attempt=attempt,
                 parent_step=whole(record.get("parent_step")),
-                created_at=_seconds(record.get("created_at")),
+                created_at=created_at(record),
                 pinned=one.found.step in pinned,
+                digest=digest_of(one),
             )
         )
-    return tuple(listed), records
+    return tuple(listed), dict(sorted(records.items()))
 
 
-def _seconds(value: object) -> float | None:
-    try:
-        return datetime.fromisoformat(text(value)).timestamp()
-    except (ValueError, OverflowError):
-        return None
-
-
-def _scores(folder: Path, notes: list[str]) -> tuple[Measured, ...]:
+def _scores(folder: Path, evaluated: Sequence[Score], notes: list[str]) -> tuple[Measured, ...]:
     try:
         bad = unreadable_lines(folder)
         rows = read_scores(folder)
     except CouldNotLookError as error:
         notes.append(str(error))
-        return ()
+        return measured((), evaluated)
     if bad:
         notes.append(f"{SCORES}: {bad:,} lines are no rows; they are left out")
-    return measured(rows)
+    return measured(rows, evaluated)
 
 
 def _note_missing_records(
@@ -193,20 +189,6 @@ def _moved(folder: Path, notes: list[str]) -> tuple[Moved, ...]:
     return tuple(found)
 
 
-def _total(record: Row) -> int | None:
-    config = record.get("config")
-    trainer = config.get("trainer") if isinstance(config, dict) else None
-    return whole(trainer.get("total_steps")) if isinstance(trainer, dict) else None
-
-
 def _masked(row: dict[str, Any]) -> dict[str, Any]:
     """Texts of a row without passwords: a report is sent around."""
     return {name: masked_text(value) if isinstance(value, str) else value for name, value in row.items()}
-
-
-def logged_at(folder: Path) -> float | None:
-    """When a row was logged last, by the file's time; None where nothing is."""
-    try:
-        return finite((folder / METRICS).stat().st_mtime)
-    except OSError:
-        return None

@@ -22,6 +22,7 @@ from keepstep.ops.report.tables import (
     scores,
 )
 from keepstep.ops.report.time_line import time_line
+from keepstep.plan.report.scoreboard import Scoreboard
 from keepstep.plan.report.series import Series
 from keepstep.plan.report.story import RunStory
 from keepstep.plan.report.words import time_text
@@ -107,9 +108,6 @@ def _planned(story: RunStory) -> list[tuple[Section, list[Chart]]]:
     cost = [cost_chart(costs.series)] if costs.series else []
     by_rank = [rank_chart(costs.ranks)] if len(costs.ranks) > 1 else []
     size = [size_chart(story.sizes)] if story.sizes.count else []
-    how = "the largest" if board.mode == "max" else "the smallest"
-    said = "as asked for" if board.asked else "as nothing else was asked for"
-    remarks = (f"Chosen by {how} {board.metric}, {said}.",) if board.metric else ()
     return [
         (
             Section("time-line", "Time line", (), (attempts(story), events(story)), empty="Nothing has happened yet."),
@@ -122,7 +120,7 @@ def _planned(story: RunStory) -> list[tuple[Section, list[Chart]]]:
                 "Scores",
                 (),
                 (scores(story),),
-                (*remarks, *_not_drawn(board.series), *board.problems[:20], *_more(board.problems)),
+                (*_choice(board), *_not_drawn(board.series), *board.problems[:20], *_more(board.problems)),
                 board.why_none or "No scores.",
             ),
             measured,
@@ -144,6 +142,19 @@ def _planned(story: RunStory) -> list[tuple[Section, list[Chart]]]:
             [],
         ),
     ]
+
+
+def _choice(board: Scoreboard) -> tuple[str, ...]:
+    """Which checkpoint is the chosen one, and why."""
+    if board.choice is None:
+        return ()
+    guards = ", ".join(map(str, board.choice.guards))
+    said = "" if board.asked else " It decides as nothing else was asked for."
+    what = f"Step {board.chosen.step:,} is chosen: {board.chosen.reason}." if board.chosen else ""
+    return (
+        (what or f"Nothing is chosen by {board.metric}: {board.why_none}.") + said,
+        *([f"Guards: {guards}."] if guards else []),
+    )
 
 
 def _drawable(series: Sequence[Series]) -> list[Series]:

@@ -90,18 +90,21 @@ def events(story: RunStory) -> Table:
 
 
 def scores(story: RunStory) -> Table:
-    """All scores of each checkpoint, the chosen one marked."""
+    """All scores of each checkpoint, and what it is in the choice."""
     board = story.scores
     names = [one.name for one in board.series]
     names = sorted(names, key=lambda name: name != board.metric)[:_MOST_METRICS]
-    rows = []
-    for row in board.rows:
-        is_chosen = board.chosen is not None and board.chosen.step == row.step and board.metric in row.metrics
-        remark = (
-            "chosen" if is_chosen else "; ".join((*row.failed, *(f"{name} is ambiguous" for name in row.ambiguous)))
+    known = {row.digest: row.metrics for row in board.rows}
+    rows = [
+        (
+            step_text(row.step),
+            *(number_text(known.get(row.digest, {}).get(name)) for name in names),
+            row.standing.value,
+            row.reason,
         )
-        rows.append((step_text(row.step), *(number_text(row.metrics.get(name)) for name in names), remark))
-    return _table("Scores", ("Step", *names, "Remark"), rows, range(len(names) + 1))
+        for row in (board.choice.rows if board.choice else ())
+    ]
+    return _table("Scores", ("Step", *names, "State", "Why"), rows, range(len(names) + 1))
 
 
 def ranks(story: RunStory) -> Table:

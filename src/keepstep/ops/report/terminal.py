@@ -10,6 +10,7 @@ from rich.text import Text
 
 from keepstep.ops.report.shown import shown
 from keepstep.plan.report.facts import MIRRORED, SAVED
+from keepstep.plan.report.scoreboard import Scoreboard
 from keepstep.plan.report.sparkline import sparkline
 from keepstep.plan.report.story import RunStory
 from keepstep.plan.report.words import counted, number_text, seconds_text, size_text, step_text, time_text
@@ -94,15 +95,24 @@ def _ranks(story: RunStory) -> Table | None:
     return _table(("RANK", "HOST", "SNAPSHOT", "WRITE", "SYNC", "SLOWEST IN SAVES"), rows)
 
 
-def _scores(story: RunStory) -> Table | None:
+def _scores(story: RunStory) -> RenderableType | None:
     board = story.scores
     series = sorted(board.series, key=lambda one: one.name != board.metric)[:_SCORES]
     rows = []
     for one in series:
         chosen = board.chosen if one.name == board.metric else None
-        best = f"step {step_text(chosen.step)}: {number_text(chosen.value)}" if chosen else ""
+        best = f"step {step_text(chosen.step)}: {number_text(board.value)}" if chosen else ""
         rows.append((one.name, sparkline(one, _SPARK_WIDTH // 2), number_text(one.last), best))
-    return _table(("SCORE", "", "LAST", "CHOSEN"), rows)
+    table = _table(("SCORE", "", "LAST", "CHOSEN"), rows)
+    return None if table is None else Group(table, Text(_why(board), "dim"))
+
+
+def _why(board: Scoreboard) -> str:
+    guards = ", ".join(map(str, board.choice.guards if board.choice else ()))
+    bounds = f"; guards: {guards}" if guards else ""
+    if board.chosen is None:
+        return shown(f"nothing is chosen: {board.why_none}{bounds}")
+    return shown(f"step {step_text(board.chosen.step)} is chosen: {board.chosen.reason}{bounds}")
 
 
 def _mirrors(story: RunStory) -> Table | None:

@@ -150,6 +150,8 @@ def state_of(facts: Facts, last: Attempt | None) -> tuple[str, str]:
         return outcome, problem or ("" if at is None else f"{time_text(at)} UTC")
     if facts.claim is Claim.UNKNOWN:
         return "running or lost", f"{facts.holder} has the folder; whether it lives cannot be told from here"
+    if last is None and facts.checkpoints:
+        return "unknown", "nothing in the folder says whether it runs, or how it ended"
     if last is None:
         return "not begun", "there is no checkpoint, and no row of a save"
     if facts.total_steps and (last.end or 0) >= facts.total_steps:

@@ -22,7 +22,7 @@ _MOST = 1 << 53
 
 @dataclass(frozen=True)
 class CheckpointFact:
-    """A checkpoint's folder. `created_at`: seconds since the epoch; what is not known is None."""
+    """A checkpoint. `digest`: of its manifest; `created_at`: seconds since the epoch; what is not known is None."""
 
     step: int
     name: str
@@ -34,6 +34,7 @@ class CheckpointFact:
     parent_step: int | None = None
     created_at: float | None = None
     pinned: bool = False
+    digest: str = ""
 
 
 @dataclass(frozen=True)

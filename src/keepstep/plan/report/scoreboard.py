@@ -2,26 +2,18 @@
 
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from keepstep.errors import ConfigError
+from keepstep.config.bounds import Guard
+from keepstep.plan.choice import NOTHING_ELSE, Choice, ChoiceRow, NotJudged, Standing, choose, why_none
+from keepstep.plan.metrics import Mode, full_name
 from keepstep.plan.report.series import MOST_POINTS, Series, series_of
 from keepstep.plan.scores import DEFAULT_SET, Measured
 
 _LESS_IS_BETTER = re.compile(
     r"(^|[/_.-])(loss|nll|ppl|perplexity|err|error|wer|cer|mse|rmse|mae|bpb|bpc)($|[/_.-])", re.I
 )
-MODES = ("max", "min")
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """The checkpoint with the best value. `present`: whether it is in the folder, and complete."""
-
-    step: int
-    value: float
-    present: bool
 
 
 @dataclass(frozen=True)
@@ -29,49 +21,75 @@ class Scoreboard:
     """All scores.
 
     Attributes:
-        metric, mode: what decides ("max" or "min"); `asked`: whether somebody said so, or it was taken as the first.
-        chosen: the best by that; None where nothing has a finite value.
+        choice: as `keepstep best` makes it; None where no score holds a metric.
+        asked: whether somebody said what decides, or it was taken as the first.
         why_none: why nothing was chosen.
-        series: each metric over steps.
+        series: each metric over steps; of several checkpoints of one step that of the one that is there.
         rows: of every scored checkpoint, by step.
         problems: what is odd: two metrics with one name, values that are no numbers, checkpoints without the metric.
     """
 
-    metric: str
-    mode: str
+    choice: Choice | None
     asked: bool
-    chosen: Chosen | None
     why_none: str
     series: tuple[Series, ...]
     rows: tuple[Measured, ...]
     problems: tuple[str, ...]
 
+    @property
+    def metric(self) -> str:
+        """What decides, by its full name; empty where there is nothing to decide by."""
+        return self.choice.metric if self.choice else ""
+
+    @property
+    def chosen(self) -> ChoiceRow | None:
+        """The checkpoint to take."""
+        rows = self.choice.rows if self.choice else ()
+        return next((row for row in rows if row.standing is Standing.CHOSEN), None)
+
+    @property
+    def value(self) -> float | None:
+        """What the chosen one has of the metric."""
+        return self.chosen.values[self.metric] if self.chosen else None
+
+    @property
+    def gone(self) -> frozenset[int]:
+        """Steps of which only checkpoints were scored that are not there any more."""
+        rows = self.choice.rows if self.choice else ()
+        scored = {row.digest for row in self.rows}
+        there = {row.step for row in rows if row.standing is not Standing.GONE and row.digest in scored}
+        return frozenset(row.step for row in rows if row.step not in there)
+
 
 def scoreboard_of(
     rows: Sequence[Measured],
-    present: Collection[int],
+    present: Mapping[int, str],
     metric: str | None = None,
-    mode: str | None = None,
-    most: int = MOST_POINTS,
+    mode: Mode | None = None,
+    guards: Iterable[Guard] = (),
+    not_judged: NotJudged = NOTHING_ELSE,
 ) -> Scoreboard:
     """Put scores together.
 
     Args:
         rows: by step.
-        present: steps whose checkpoints are in the folder and complete.
-        metric: full name of the one that decides; by default the first of the set "task", else the first of all.
+        present, guards, not_judged: as in `keepstep.plan.choice.choose`.
+        metric: the one that decides; by default the first of the set "task", else the first of all.
         mode: "max" or "min"; by default "min" for names like loss, perplexity or error.
-        most: points of each series.
+
+    Raises:
+        ConfigError: a name means several metrics, or none.
     """
+    rows = sorted(rows, key=lambda row: (row.step, present.get(row.step) == row.digest))
     names = list(dict.fromkeys(name for row in rows for name in row.metrics))
-    decides = metric or default_metric(names)
-    direction = mode or default_mode(decides)
-    chosen = choose(rows, present, decides, direction)
-    why = "" if chosen else _why_none(rows, decides, names)
-    series = [series_of(name, _pairs(rows, name), most) for name in names]
-    return Scoreboard(
-        decides, direction, metric is not None, chosen, why, tuple(series), tuple(rows), _problems(rows, decides)
-    )
+    choice, why = None, "no score holds a metric" if rows else "no checkpoint was scored"
+    if names:
+        decides = full_name(metric, names) if metric else default_metric(names)
+        choice = choose(rows, present, decides, mode or default_mode(decides), guards, not_judged)
+        why = why_none(choice) if choice.chosen is None else ""
+    series = tuple(series_of(name, _pairs(rows, name), MOST_POINTS) for name in names)
+    problems = _problems(rows, choice.metric if choice else "")
+    return Scoreboard(choice, metric is not None, why, series, tuple(rows), problems)
 
 
 def default_metric(names: Sequence[str]) -> str:
@@ -79,42 +97,13 @@ def default_metric(names: Sequence[str]) -> str:
     return next((name for name in names if name.startswith(f"{DEFAULT_SET}/")), names[0] if names else "")
 
 
-def default_mode(metric: str) -> str:
+def default_mode(metric: str) -> Mode:
     """Whether less of it is better, by its name."""
     return "min" if _LESS_IS_BETTER.search(metric) else "max"
 
 
-def asked_mode(mode: str | None) -> str | None:
-    """A mode that somebody has written. Raises ConfigError when it is none."""
-    if mode is not None and mode not in MODES:
-        raise ConfigError(f"--mode {mode!r} is not known; it is max (more is better) or min")
-    return mode
-
-
-def choose(rows: Sequence[Measured], present: Collection[int], metric: str, mode: str) -> Chosen | None:
-    """The best by one metric, of equal ones the earliest. NaN, infinities and ambiguous values are never the best."""
-    values = [
-        (row.metrics[metric], row.step)
-        for row in rows
-        if metric in row.metrics and math.isfinite(row.metrics[metric]) and metric not in row.ambiguous
-    ]
-    if not values:
-        return None
-    value, step = min(values, key=lambda one: (one[0] if mode == "min" else -one[0], one[1]))
-    return Chosen(step, value, step in present)
-
-
 def _pairs(rows: Sequence[Measured], name: str) -> list[tuple[int, float]]:
     return [(row.step, row.metrics[name]) for row in rows if name in row.metrics]
-
-
-def _why_none(rows: Sequence[Measured], metric: str, names: Sequence[str]) -> str:
-    if not rows:
-        return "no checkpoint was scored"
-    if metric not in names:
-        known = f"; there are {', '.join(names)}" if names else ""
-        return f"no checkpoint has the metric {metric}{known}" if metric else "no score holds a metric"
-    return f"no value of {metric} can be compared: they are NaN, infinite, or ambiguous"
 
 
 def _problems(rows: Sequence[Measured], metric: str) -> tuple[str, ...]:

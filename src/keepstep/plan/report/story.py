@@ -1,8 +1,11 @@
 """The whole of a report: what is told of a run, in the order in which it is told."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from keepstep.config.bounds import Guard
+from keepstep.plan.choice import sorted_out
+from keepstep.plan.metrics import Mode
 from keepstep.plan.report.attempts import Attempt, attempts_of, state_of
 from keepstep.plan.report.events import Event, events_of
 from keepstep.plan.report.facts import CheckpointFact, Facts, whole
@@ -72,12 +75,17 @@ class RunStory:
     notes: tuple[str, ...]
 
 
-def story_of(facts: Facts, metric: str | None = None, mode: str | None = None) -> RunStory:
+def story_of(
+    facts: Facts, metric: str | None = None, mode: Mode | None = None, guards: Iterable[Guard] = ()
+) -> RunStory:
     """Tell a run by what was found.
 
     Args:
         facts: what was found.
-        metric, mode: what decides which checkpoint is the best; see `scoreboard_of`.
+        metric, mode, guards: what decides which checkpoint is the best; see `scoreboard_of`.
+
+    Raises:
+        ConfigError: a name means several metrics, or none.
     """
     logged = max((step for row in facts.logged if (step := whole(row.get("step"))) is not None), default=None)
     attempts = attempts_of(facts, logged)
@@ -86,7 +94,7 @@ def story_of(facts: Facts, metric: str | None = None, mode: str | None = None) -
     step = max(steps, default=None)
     pace = seconds_per_step(facts.saves)
     costs = costs_of(facts.saves)
-    board = scoreboard_of(facts.scores, set(complete), metric, mode)
+    board = _board(facts, metric, mode, guards)
     mirrors = mirrors_of(facts.saves, complete)
     state, why = state_of(facts, attempts[-1] if attempts else None)
     redone = sum(one.redone for one in attempts)
@@ -118,6 +126,12 @@ def story_of(facts: Facts, metric: str | None = None, mode: str | None = None) -
         notes=facts.notes,
     )
     return _with_summary(story, facts)
+
+
+def _board(facts: Facts, metric: str | None, mode: Mode | None, guards: Iterable[Guard]) -> Scoreboard:
+    found = [(c.step, c.digest if c.condition == Condition.COMPLETE.value else "") for c in facts.checkpoints]
+    present, others = sorted_out(found, {one.digest for one in facts.scores})
+    return scoreboard_of(facts.scores, present, metric, mode, guards, others)
 
 
 def _with_summary(story: RunStory, facts: Facts) -> RunStory:
@@ -208,10 +222,7 @@ def _mirror(mirrors: Sequence[Mirror]) -> Told:
 def _best(board: Scoreboard) -> Told:
     if board.chosen is None:
         return Told("Best score", UNKNOWN, board.why_none)
-    gone = "" if board.chosen.present else ", whose checkpoint is gone or not complete"
-    by = f"{board.metric} at step {step_text(board.chosen.step)}{gone}"
-    how = "largest" if board.mode == "max" else "smallest"
-    return Told("Best score", number_text(board.chosen.value), f"{by}; the {how} is the best")
+    return Told("Best score", number_text(board.value), f"step {step_text(board.chosen.step)}: {board.chosen.reason}")
 
 
 def _sizes(facts: Facts, costs: SaveCosts) -> Series:

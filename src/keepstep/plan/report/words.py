@@ -3,20 +3,15 @@
 import math
 from datetime import UTC, datetime
 
-_UNITS = ("B", "kB", "MB", "GB", "TB", "PB")
+from keepstep.plan.sizes import readable_size
+
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 UNKNOWN = "–"
 
 
 def size_text(size: float | None) -> str:
     """Bytes in a readable unit."""
-    if size is None:
-        return UNKNOWN
-    for unit in _UNITS:
-        if size < 1000 or unit == _UNITS[-1]:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1000
-    return UNKNOWN
+    return UNKNOWN if size is None else readable_size(size)
 
 
 def seconds_text(seconds: float | None) -> str:
