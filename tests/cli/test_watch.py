@@ -31,13 +31,15 @@ def test_once(run: Path) -> None:
     assert "scored save-10 on task: path" in done.stderr
     assert {row.metrics["path"] for row in read_scores(run)} == {float(len(f"{run}/save-5")), len(f"{run}/save-10")}
     facts = keepstep("watch", str(run), "--score", SCORE, "--once", "--json")
-    assert json.loads(facts.stdout) == {"scored": 0, "failed": 0, "gone": 0}
+    assert json.loads(facts.stdout) == {"scored": 0, "failed": 0, "gone": 0, "failed_before": 0}
 
 
 def test_failures_are_an_exit_code(run: Path) -> None:
     done = keepstep("watch", str(run), "--score", "false {checkpoint}", "--once", "--tries", "2", "--pause", "0.01")
     assert (done.returncode, done.stdout) == (1, "scored 0, failed 2\n")
     assert "again in 0.01 seconds" in done.stderr
+    same = keepstep("watch", str(run), "--score", SCORE, "--once")
+    assert (same.returncode, same.stdout) == (1, "scored 0, failed 0; 2 had failed before (--retry-failed)\n")
     again = keepstep("watch", str(run), "--score", SCORE, "--once", "--retry-failed")
     assert (again.returncode, again.stdout) == (0, "scored 2, failed 0\n")
 

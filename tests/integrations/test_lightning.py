@@ -23,6 +23,7 @@ from keepstep.integrations.lightning.packages import part
 from keepstep.integrations.lightning.verdict import Judged, judge
 from keepstep.plan import layout
 from keepstep.storage import named_records as records_module
+from keepstep.storage.leases import Lease
 from keepstep.testing.faults import cut, flip_bit, swap
 from tests.rig import forks
 from tests.rig.command import keepstep
@@ -68,6 +69,19 @@ def test_overwriting_and_removing_leave_no_record_behind(tmp_path: Path) -> None
     VerifiedCheckpointIO().remove_checkpoint(path)
     assert files(tmp_path) == []
     assert newest_verified(tmp_path) is None
+
+
+def test_one_that_a_reader_holds_never_loses_its_name(tmp_path: Path) -> None:
+    path, lease = save(tmp_path / "a.ckpt", 3), Lease(tmp_path, 3)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Path, "rename", lambda *_: pytest.fail("it was renamed"))
+        VerifiedCheckpointIO().remove_checkpoint(path)
+    save(tmp_path / "b.ckpt", 6)
+    assert path.exists()
+    lease.release()
+    save(tmp_path / "c.ckpt", 9)
+    assert not path.exists()
+    assert not [name for name in files(tmp_path) if "a.ckpt" in name]
 
 
 @pytest.mark.parametrize("harm", ["flip", "cut", "swap", "gone", "record"])

@@ -46,6 +46,7 @@ def test_functions() -> None:
     first, second = parse_commands("pkg.scores:accuracy", {"canary": "pkg.scores:Canary.score"})
     assert (first.set, first.function, first.parts) == ("task", "pkg.scores:accuracy", ())
     assert (second.set, second.function) == ("canary", "pkg.scores:Canary.score")
+    assert parse_commands("score {checkpoint} {set}", {"a": "glue:mrpc"})[0].data == "glue:mrpc"
     (data,) = parse_commands("pkg.scores:accuracy", {"canary": "data.jsonl"})
     assert (data.set, data.function, data.data) == ("canary", "pkg.scores:accuracy", "data.jsonl")
 

@@ -70,7 +70,29 @@ def test_lines_that_are_none_are_counted_and_a_line_that_has_no_end_is_not_there
     good = to_line(row(1))
     text = "\n".join([good, "", "{torn", "[1]", '{"step": "1"}', good.replace("scored", "guessed"), good[:-1]])
     assert from_lines(text) == ((row(1),), 4)
-    assert from_lines(text + "}\n") == ((row(1), row(1)), 4)
+    assert from_lines("\ufeff" + text + "}") == ((row(1), row(1)), 4)  # an editor begins and ends lines as it likes
+    assert from_lines(text.replace("\n", "\r\n") + "}\r\n") == ((row(1), row(1)), 4)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"time": "now"},
+        {"time": None},
+        {"tries": "2"},
+        {"step": True},
+        {"seconds": None},
+        {"set": 3},
+        {"command": [1]},
+        {"versions": {"a": 1}},
+        {"metrics": {"a": int("9" * 400)}},
+        {"metrics": {"a": "many"}},
+        {"metrics": 3},
+        {"problem": []},
+    ],
+)
+def test_a_row_of_other_types_is_none(wrong: dict[str, object]) -> None:
+    assert from_lines(json.dumps({**json.loads(to_line(row(1))), **wrong}) + "\n") == ((), 1)
 
 
 def test_the_first_numbers_count_and_else_the_last_row() -> None:
@@ -112,6 +134,19 @@ def test_two_values_under_one_name_are_named() -> None:
 def test_the_last_line_that_is_an_object_counts() -> None:
     text = 'loading\n{"accuracy": 0.1}\n{broken\n  {"accuracy": 0.9, "n": 100, "who": "me", "ok": true}\ndone\n'
     assert metrics_in(text) == {"accuracy": 0.9, "n": 100.0}
+
+
+@pytest.mark.parametrize("indent", [1, 2, 4])
+def test_an_object_over_several_lines_is_one(indent: int) -> None:
+    pretty = json.dumps({"task": {"a": 1}, "rows": [{"b": 1}, {"b": 2}], "c": {}}, indent=indent)
+    assert metrics_in(f'{{"epoch": 1}}\n{pretty}\ndone\n') == {"task/a": 1.0}
+
+
+@pytest.mark.parametrize("last", ['{"accuracy": 0.9', '{"accuracy": 0.9,\n "b": ', '{"note": "a\u2028b", "c": '])
+def test_an_earlier_line_is_not_taken_for_a_broken_last_one(last: str) -> None:
+    with pytest.raises(MetricsError, match="broken"):
+        metrics_in(f'{{"epoch": 1}}\n{last}\n')
+    assert metrics_in('{"note": "a\u2028b", "c": 1}') == {"c": 1.0}
 
 
 def test_objects_in_it_are_flattened() -> None:

@@ -68,6 +68,9 @@ def test_marks_of_others_count_once_and_only_where_nothing_is_known() -> None:
     assert ([unit.set for unit in plan.marked], plan.due) == (["task"], ())
     assert plan_watch([one], ("task",), {}, 0.0, respects_marks=False).due
     assert plan_watch([one], ("task",), known(row(1, RETRY)), 1e6).due
+    # A scorer that leaves such a mark itself says nothing of the other sets.
+    assert [unit.set for unit in plan_watch([one], ("task", "b"), known(row(1, SCORED)), 0.0).due] == ["b"]
+    assert [unit.set for unit in plan_watch([one], ("task", "b"), known(row(1, MARKED)), 0.0).marked] == ["b"]
     assert plan_watch([one], ("task",), known(row(1, MARKED)), 0.0).is_done
 
 

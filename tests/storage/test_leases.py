@@ -1,5 +1,6 @@
 import json
 import os
+import time
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from keepstep.errors import CheckpointNotFoundError
 from keepstep.plan.retention import plan_retention
 from keepstep.storage.deletion import delete_checkpoint
-from keepstep.storage.leases import held_steps, hold
+from keepstep.storage.leases import Lease, held_steps, hold
 from tests.rig.folders import make_checkpoint
 
 
@@ -44,3 +45,15 @@ def test_held_ones_stay_beside_those_that_count() -> None:
     assert kept == [5, 15, 20]
     reasons = {v.step: v.reason for v in plan_retention([5, 10, 15, 20], 2, protected=[20], held=[5])}
     assert reasons[5] == "pinned, or held by a reader"
+
+
+def test_a_lease_comes_back_when_its_process_slept_for_longer_than_it_was_good(tmp_path: Path) -> None:
+    lease = Lease(tmp_path, 10, seconds=0.2)
+    for path in (tmp_path / ".keepstep" / "leases").iterdir():
+        path.unlink()  # as `held_steps` does with one that is over
+    until = time.monotonic() + 20
+    while held_steps(tmp_path) != {10} and time.monotonic() < until:
+        time.sleep(0.01)
+    assert held_steps(tmp_path) == {10}
+    lease.release()
+    assert held_steps(tmp_path) == frozenset()

@@ -87,8 +87,9 @@ def command(
         print_json(result)
     else:
         gone = f", {result.gone} were gone before their turn" if result.gone else ""
-        print(f"scored {result.scored}, failed {result.failed}{gone}")
-    if result.failed:
+        before = f"; {result.failed_before} had failed before (--retry-failed)" if result.failed_before else ""
+        print(f"scored {result.scored}, failed {result.failed}{gone}{before}")
+    if result.failed or result.failed_before:
         raise typer.Exit(1)
 
 

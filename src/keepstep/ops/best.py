@@ -9,7 +9,7 @@ from keepstep.config.bounds import parse_guard
 from keepstep.errors import ConfigError, CouldNotLookError
 from keepstep.ops.pin import pin_checkpoint
 from keepstep.ops.place import is_checkpoint, survey_address
-from keepstep.ops.scoring.places import NamedFolder, has_names
+from keepstep.ops.scoring.places import LocalPlace, has_names
 from keepstep.plan import layout
 from keepstep.plan.choice import Choice, Standing, choose, sorted_out
 from keepstep.plan.manifest import Manifest, manifest_digest
@@ -109,7 +109,7 @@ def _there(place: Path | Address) -> list[_There]:
     if layout.any_step_of(place.resolve().name) is not None and (place / layout.MANIFEST).is_file():
         raise CouldNotLookError(f"{place} is one checkpoint; give the folder of its run")
     if has_names(place):
-        return [_There(one.step, one.digest, str(place / one.name)) for one in NamedFolder(place).checkpoints()]
+        return [_There(one.step, one.digest, str(place / one.name)) for one in LocalPlace(place).checkpoints()]
     return [_of(c.found, c.manifest, str(c.path)) for c in survey(place, naming_in(place)).checkpoints]
 
 

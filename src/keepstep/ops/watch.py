@@ -14,6 +14,7 @@ from keepstep.plan import layout
 from keepstep.plan.resume import Condition
 from keepstep.plan.score_command import ScoreCommand, parse_commands, split_sets
 from keepstep.plan.scores import DEFAULT_SET, is_set_name
+from keepstep.storage.local import make_folders
 from keepstep.storage.survey import survey
 
 logger = logging.getLogger("keepstep")
@@ -58,7 +59,13 @@ def watch(
     else:
         _warn_of_plain_ones(place)
     shared = scores if scores is not None else Path(str(place))
+    if isinstance(place, Path) and not place.exists():
+        if options.until == "once":
+            raise CouldNotLookError(f"{place}: there is no such folder")
+        logger.warning("%s is not there yet", place)
     try:
+        if scores is not None:
+            make_folders(scores)
         return Watcher(place_for(place, scratch), shared, commands, options, functions).run()
     except OSError as error:
         if isinstance(error, KeepstepError):
@@ -79,11 +86,15 @@ def _commands(
         # Functions alone need no command.
         named = parse_commands(score, texts) if score is not None or texts or not functions else ()
     else:
-        own, data = split_sets(texts)
+        own, data = split_sets(texts, takes_data=False)
         scored = [ScoreCommand(name, data=value) for name, value in data.items()] or [ScoreCommand(DEFAULT_SET)]
         named = (*scored, *(parse_commands(None, own) if own else ()))
         functions = {**{command.set: score for command in scored}, **functions}
     known = {command.set for command in named}
+    if not callable(score) and (twice := known & functions.keys()):
+        raise ConfigError(f"the set {min(twice)} has two scorers: that of all, and one of its own")
+    if callable(score) and DEFAULT_SET in sets and not data:
+        raise ConfigError(f"the set {DEFAULT_SET} has two scorers: that of all, and one of its own")
     return (*named, *(ScoreCommand(name) for name in functions if name not in known)), functions
 
 

@@ -52,7 +52,7 @@ def parse_commands(score: str | None, sets: Mapping[str, str]) -> tuple[ScoreCom
     for name in sets:
         if not is_set_name(name):
             raise ConfigError(f"--set {name}=...: a set's name has letters, digits, dots, dashes and underscores")
-    own, data = split_sets(sets)
+    own, data = split_sets(sets, takes_data=score is not None and SET in score)
     commands = []
     if score is None:
         if data or not own:
@@ -66,9 +66,16 @@ def parse_commands(score: str | None, sets: Mapping[str, str]) -> tuple[ScoreCom
     return (*commands, *(_command(name, value, "") for name, value in own.items()))
 
 
-def split_sets(sets: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Sets with a command or function of their own, and those that are data for that of all."""
-    own = {name: value for name, value in sets.items() if CHECKPOINT in value or _FUNCTION.fullmatch(value)}
+def split_sets(sets: Mapping[str, str], *, takes_data: bool) -> tuple[dict[str, str], dict[str, str]]:
+    """Sets with a command or function of their own, and those that are data for that of all.
+
+    Where that takes data, `glue:mrpc` is data, and no function.
+    """
+    own = {
+        name: value
+        for name, value in sets.items()
+        if CHECKPOINT in value or (not takes_data and _FUNCTION.fullmatch(value))
+    }
     return own, {name: value for name, value in sets.items() if name not in own}
 
 

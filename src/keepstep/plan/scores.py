@@ -89,10 +89,11 @@ def to_line(score: Score) -> str:
 def from_lines(text: str) -> tuple[tuple[Score, ...], int]:
     """The rows of a file, and how many of its lines are none.
 
-    A last line without an end is being written, or never was: it does not count at all.
+    A last line without an end counts if it is a row (an editor ends no line); else it is being written, or never was.
     """
     rows, others = [], 0
-    for line in text.split("\n")[:-1]:
+    *lines, last = text.removeprefix("\ufeff").split("\n")
+    for line in lines:
         if not line.strip():
             continue
         score = _from_line(line)
@@ -100,6 +101,8 @@ def from_lines(text: str) -> tuple[tuple[Score, ...], int]:
             others += 1
         else:
             rows.append(score)
+    if (score := _from_line(last)) is not None:
+        rows.append(score)
     return tuple(rows), others
 
 
@@ -163,21 +166,33 @@ def _joined(group: list[Score]) -> Measured:
 
 
 def metrics_in(text: str) -> dict[str, float]:
-    """The metrics in what a scorer printed: the last line that is a JSON object.
+    """The metrics in what a scorer printed: the last JSON object that begins a line, on one line or over several.
 
     Objects in it are flattened: `{"canary": {"accuracy": 0.9}}` is `canary/accuracy`. Values that are no numbers (a
     comment, the name of a data set) are left out.
 
     Raises:
-        MetricsError: there is no such line, or it holds no number, or two metrics with one name.
+        MetricsError: there is none, or the last is broken; or it holds no number, or two metrics with one name.
     """
-    for line in reversed(text.splitlines()):
-        if line.lstrip().startswith("{"):
-            try:
-                pairs = json.loads(line, object_pairs_hook=_Pairs)
-            except (ValueError, RecursionError):
-                continue
-            return _flat(pairs)
+    lines = [line.rstrip("\r") for line in text.split("\n")]
+    for number in range(len(lines) - 1, -1, -1):
+        line = lines[number]
+        if not line.lstrip().startswith("{"):
+            continue
+        try:
+            return _flat(json.loads(line, object_pairs_hook=_Pairs))
+        except MetricsError:
+            raise
+        except (ValueError, RecursionError):
+            if not line.startswith("{"):
+                continue  # indented: a part of an object over several lines
+        try:
+            return _flat(_DECODER.raw_decode("\n".join(lines[number:]))[0])
+        except MetricsError:
+            raise
+        except (ValueError, RecursionError):
+            # An earlier line is not what it meant to say last.
+            raise MetricsError(f"the last JSON that it printed is broken: {line[:100]}") from None
     raise MetricsError('it printed no metrics; the last line that is JSON must be an object: {"accuracy": 0.91}')
 
 
@@ -188,6 +203,9 @@ def metrics_from(value: Mapping[Any, Any]) -> dict[str, float]:
 
 class _Pairs(list[tuple[Any, Any]]):
     """An object of JSON as it stands there, doubled names and all."""
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=_Pairs)
 
 
 def _flat(pairs: _Pairs) -> dict[str, float]:
@@ -237,9 +255,22 @@ def _from_line(line: str) -> Score | None:
     try:
         row = json.loads(line)
         known = {name: row[name] for name in Score.__dataclass_fields__ if name in row}
-        metrics = {str(name): float(_ODD_NUMBERS.get(value, value)) for name, value in row.get("metrics", {}).items()}
+        metrics = {name: float(_ODD_NUMBERS.get(value, value)) for name, value in row.get("metrics", {}).items()}
         score = Score(**{**known, "metrics": metrics, "command": tuple(row.get("command", ()))})
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (ValueError, TypeError, KeyError, AttributeError, OverflowError, RecursionError):
         return None
-    kinds = (type(score.step), type(score.digest), type(score.set), type(score.outcome))
-    return score if kinds == (int, str, str, str) and score.outcome in OUTCOMES else None
+    return score if _has_its_types(score) else None
+
+
+def _has_its_types(score: Score) -> bool:
+    texts = (score.digest, score.set, score.checkpoint, score.problem, score.watcher, *score.command)
+    numbers = (score.seconds, score.time)
+    return (
+        type(score.step) is int
+        and type(score.tries) is int
+        and score.outcome in OUTCOMES
+        and all(isinstance(text, str) for text in texts)
+        and all(type(number) in (int, float) and math.isfinite(number) for number in numbers)
+        and isinstance(score.versions, dict)
+        and all(isinstance(version, str) for version in score.versions.values())
+    )

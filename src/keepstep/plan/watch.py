@@ -4,7 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from keepstep.plan.scores import FAILED, FINAL, RETRY, SCORED, Score
+from keepstep.plan.scores import FAILED, FINAL, MARKED, RETRY, Score
 
 Order = Literal["newest", "oldest"]
 
@@ -112,6 +112,8 @@ def plan_watch(
         reopened: rows that do not count, though they are final.
     """
     due, marked, waiting, pauses = [], [], [], []
+    # A scorer may leave such a mark itself: then it says nothing about other sets.
+    scored_here = {digest for (digest, _), row in known.items() if row.outcome != MARKED}
     for checkpoint in sorted(checkpoints, key=lambda one: (one.step, one.name), reverse=order == "newest"):
         for name in sets:
             row = known.get((checkpoint.digest, name))
@@ -123,7 +125,7 @@ def plan_watch(
             left = 0.0
             if row is not None and row.outcome == RETRY and row.time <= now:
                 left = row.time + retries.pause_after(row.tries) - now
-            if row is None and checkpoint.marked and respects_marks:
+            if row is None and checkpoint.marked and respects_marks and checkpoint.digest not in scored_here:
                 marked.append(unit)
             elif left > 0:
                 waiting.append(unit)
@@ -151,7 +153,6 @@ def plan_holds(unscored: Sequence[Scorable], budget: int) -> tuple[Scorable, ...
     return tuple(held)
 
 
-def tally(rows: Collection[Score]) -> dict[str, int]:
-    """How many checkpoints and sets were scored, and how many failed for good."""
-    outcomes = [row.outcome for row in rows]
-    return {outcome: outcomes.count(outcome) for outcome in (SCORED, FAILED)}
+def failures(known: Mapping[tuple[str, str], Score], sets: Sequence[str]) -> int:
+    """How many checkpoints could not be scored on these sets, whoever has tried."""
+    return sum(row.outcome == FAILED and row.set in sets for row in known.values())

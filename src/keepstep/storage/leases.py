@@ -32,32 +32,46 @@ class Lease:
         folder: the run's folder.
         step: which checkpoint; it need not be there.
         seconds: how long the lease outlives this process, should that die.
+        renews_itself: by a thread; else `renew` must be called often enough.
 
     Raises:
         OSError: the folder cannot be written.
     """
 
-    def __init__(self, folder: Path, step: int, seconds: float = 60.0) -> None:
+    def __init__(self, folder: Path, step: int, seconds: float = 60.0, *, renews_itself: bool = True) -> None:
         place = folder / _FOLDER
         make_folders(place)
         self._path = place / f"{layout.checkpoint_name(step)}.{secrets.token_hex(8)}"
-        self._path.write_text(json.dumps({"seconds": seconds}))
+        self._text = json.dumps({"seconds": seconds})
+        self._path.write_text(self._text)
         self._over = threading.Event()
-        self._thread = threading.Thread(
-            target=self._keep_alive, args=(seconds / 4,), name="keepstep-lease", daemon=True
-        )
-        self._thread.start()
+        self._thread: threading.Thread | None = None
+        if renews_itself:
+            self._thread = threading.Thread(
+                target=self._keep_alive, args=(seconds / 4,), name="keepstep-lease", daemon=True
+            )
+            self._thread.start()
+
+    def renew(self) -> None:
+        """Hold it for so many seconds more, from now on."""
+        with contextlib.suppress(OSError):
+            try:
+                os.utime(self._path)
+            except FileNotFoundError:
+                # This process was suspended for longer than the lease was good, and somebody has taken it away.
+                self._path.write_text(self._text)
 
     def release(self) -> None:
         """Hold it no more."""
         self._over.set()
-        self._thread.join()
-        self._path.unlink(missing_ok=True)
+        if self._thread is not None:
+            self._thread.join()
+        with contextlib.suppress(OSError):
+            self._path.unlink()
 
     def _keep_alive(self, beat: float) -> None:
         while not self._over.wait(beat):
-            with contextlib.suppress(OSError):
-                os.utime(self._path)
+            self.renew()
 
 
 @contextmanager

@@ -170,6 +170,21 @@ def look_at_lock(folder: Path) -> tuple[Claim, str]:
     return claim, _describe(holder)
 
 
+def is_in_use(folder: Path, lease: float = LEASE_SECONDS) -> bool:
+    """Whether a job is at work in a folder, or may be, without waiting: a lock of another machine counts by its age."""
+    number, _ = newest(folder)
+    if look_at_lock(folder)[0] is not Claim.UNKNOWN:
+        return look_at_lock(folder)[0] is not Claim.GONE
+    beat = beat_of(lock_path(folder, number))
+    if beat is None:
+        return False
+    try:
+        with FileSystemClock(folder) as clock:
+            return clock.now() - beat <= lease
+    except OSError:  # nothing can be written there, so its clock cannot be asked
+        return time.time() - beat <= lease
+
+
 def _take(folder: Path, lease: float, above: int) -> int | None:
     """Try once. Returns the number, or None when somebody else was faster."""
     before, holder = newest(folder)

@@ -3,6 +3,7 @@
 import os
 import socket
 import time
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -22,6 +23,11 @@ def _process(pid: int) -> Process:
     except OSError:
         namespace = ""
     return Process(socket.gethostname(), pid, boot, namespace, _started(pid) or "")
+
+
+def neighbour(pid: int, started: str) -> Process:
+    """A process beside this one, under the same kernel and in the same namespace."""
+    return replace(this_process(), pid=pid, started=started)
 
 
 def lives(process: Process) -> bool:

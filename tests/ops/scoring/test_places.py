@@ -10,7 +10,8 @@ from keepstep.config.address import parse_address
 from keepstep.errors import CheckpointNotFoundError, CouldNotLookError
 from keepstep.integrations.lightning import VerifiedCheckpointIO
 from keepstep.ops.best import find_best
-from keepstep.ops.scoring.places import MirrorPlace, NamedFolder, RunFolder, place_for
+from keepstep.ops.scoring import places
+from keepstep.ops.scoring.places import LocalPlace, MirrorPlace, place_for
 from keepstep.ops.scoring.watcher import WatchOptions
 from keepstep.ops.watch import watch
 from keepstep.plan import layout
@@ -18,6 +19,7 @@ from keepstep.storage.deletion import delete_checkpoint
 from keepstep.storage.exit_note import write_exit
 from keepstep.storage.leases import held_steps
 from keepstep.storage.lock import acquire_lock
+from keepstep.storage.save_log import SaveLog
 from tests.rig.folders import make_checkpoint
 
 
@@ -27,7 +29,7 @@ def test_committed_ones_are_found_and_others_are_not(tmp_path: Path) -> None:
     (make_checkpoint(tmp_path, 30) / layout.MANIFEST).unlink()
     os.truncate(make_checkpoint(tmp_path, 40) / "__0_0.distcp", 5)
     (tmp_path / ".save-50.tmp-1").mkdir()
-    found = RunFolder(tmp_path).checkpoints()
+    found = LocalPlace(tmp_path).checkpoints()
     assert [(one.step, one.name, one.marked) for one in found] == [(10, "save-10", True), (20, "save-20", False)]
     assert found[0].digest != found[1].digest
     assert found[0].size > 40_000
@@ -35,7 +37,7 @@ def test_committed_ones_are_found_and_others_are_not(tmp_path: Path) -> None:
 
 def test_a_folder_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
     place = place_for(tmp_path / "later")
-    assert isinstance(place, RunFolder)
+    assert isinstance(place, LocalPlace)
     assert (place.checkpoints(), place.is_finished()) == ((), False)
     (tmp_path / "file").touch()
     with pytest.raises(CouldNotLookError, match="no folder"):
@@ -44,7 +46,7 @@ def test_a_folder_that_is_not_there_yet_is_empty(tmp_path: Path) -> None:
 
 def test_what_is_read_is_not_deleted(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, 10)
-    place = RunFolder(tmp_path)
+    place = LocalPlace(tmp_path)
     (one,) = place.checkpoints()
     with place.reading(one) as path:
         assert path == tmp_path / "save-10"
@@ -56,17 +58,17 @@ def test_what_is_read_is_not_deleted(tmp_path: Path) -> None:
 
 def test_another_checkpoint_of_the_same_name_is_another_one(tmp_path: Path) -> None:
     make_checkpoint(tmp_path, 10)
-    (one,) = RunFolder(tmp_path).checkpoints()
+    (one,) = LocalPlace(tmp_path).checkpoints()
     delete_checkpoint(tmp_path, 10, 1)
     make_checkpoint(tmp_path, 10, attempt=2)
-    with pytest.raises(CheckpointNotFoundError, match="another"), RunFolder(tmp_path).reading(one):
+    with pytest.raises(CheckpointNotFoundError, match="another"), LocalPlace(tmp_path).reading(one):
         pass
 
 
 def test_what_waits_is_held_until_it_is_not_wanted_any_more(tmp_path: Path) -> None:
     for step in (10, 20, 30):
         make_checkpoint(tmp_path, step)
-    place = RunFolder(tmp_path)
+    place = LocalPlace(tmp_path)
     ten, twenty, thirty = place.checkpoints()
     place.hold([ten, twenty])
     assert held_steps(tmp_path) == {10, 20}
@@ -76,10 +78,68 @@ def test_what_waits_is_held_until_it_is_not_wanted_any_more(tmp_path: Path) -> N
     assert held_steps(tmp_path) == frozenset()
 
 
+def test_a_run_ends_with_the_line_that_says_so(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, 10)
+    place, log, work = LocalPlace(tmp_path), SaveLog(tmp_path), {"steps": 0, "steps_seconds": 0.0}
+    log.started(0, 1, 1.0, 1)
+    log.ended(10, 1, "stopped", work)
+    assert not place.is_finished()
+    log.started(10, 2, 1.0, 1)
+    log.ended(17, 2, "finished", work)  # a loop of one's own that knows no last step
+    assert place.is_finished()
+    log.started(17, 3, 1.0, 1)
+    assert not place.is_finished()
+
+
+def test_the_lock_of_a_machine_that_went_away_does_not_count_for_ever(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, 10)
+    write_exit(tmp_path, "finished", 0)
+    lock = tmp_path / ".keepstep" / "lock-1"
+    lock.write_text('{"host": "far", "pid": 1, "boot": "b", "namespace": "n", "started": "1"}')
+    place = LocalPlace(tmp_path)
+    assert not place.is_finished()
+    os.utime(lock, (1e9, 1e9))
+    assert place.is_finished()
+
+
+def test_what_a_folder_is_shows_when_its_first_checkpoint_comes(tmp_path: Path) -> None:
+    place = place_for(tmp_path)
+    assert place.checkpoints() == ()
+    VerifiedCheckpointIO().save_checkpoint({"global_step": 3, "state_dict": {}}, tmp_path / "a.ckpt")
+    assert [one.name for one in place.checkpoints()] == ["a.ckpt"]
+
+
+def test_one_that_was_looked_at_is_not_read_again_and_its_successor_is(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, 10)
+    place = LocalPlace(tmp_path)
+    (first,) = place.checkpoints()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(places, "inspect", lambda *_: pytest.fail("it was read again"))
+        assert place.checkpoints() == (first,)
+        (tmp_path / "save-10" / ".scored").touch()
+        assert place.checkpoints()[0].marked
+    delete_checkpoint(tmp_path, 10, 1)
+    make_checkpoint(tmp_path, 10, attempt=2)
+    assert place.checkpoints()[0].digest != first.digest
+
+
+def test_a_folder_that_cannot_be_written_is_read_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    VerifiedCheckpointIO().save_checkpoint({"global_step": 3, "state_dict": {}}, tmp_path / "a.ckpt")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(places, "Lease", refuse)
+    place = place_for(tmp_path)
+    (one,) = place.checkpoints()
+    with place.reading(one) as path:
+        assert path.name == "a.ckpt"
+
+
 @pytest.mark.parametrize("how", ["record", "note", "trainer"])
 def test_a_run_is_finished_when_nobody_is_at_work_and_it_says_so(tmp_path: Path, how: str) -> None:
     folder = make_checkpoint(tmp_path, 10)
-    place = RunFolder(tmp_path)
+    place = LocalPlace(tmp_path)
     assert not place.is_finished()
     if how == "record":
         (folder / "run.json").write_text('{"step": 10, "total_steps": 10}')
@@ -122,7 +182,7 @@ def test_checkpoints_of_lightning_are_found_by_their_records_and_outlive_their_r
         io.save_checkpoint({"global_step": step, **content}, tmp_path / f"epoch=0-step={step}.ckpt")
     (tmp_path / "foreign.ckpt").write_bytes(b"x")
     place = place_for(tmp_path)
-    assert isinstance(place, NamedFolder)
+    assert isinstance(place, LocalPlace)
     three, six = place.checkpoints()
     assert (three.step, three.name, six.step) == (3, "epoch=0-step=3.ckpt", 6)
     with place.reading(three) as path:
@@ -156,7 +216,7 @@ def test_one_that_was_saved_anew_under_its_name_is_wanted_again(tmp_path: Path) 
     io = VerifiedCheckpointIO()
     content = {"state_dict": {}, "optimizer_states": []}
     io.save_checkpoint({"global_step": 3, **content}, tmp_path / "last.ckpt")
-    (one,) = (place := NamedFolder(tmp_path)).checkpoints()
+    (one,) = (place := LocalPlace(tmp_path)).checkpoints()
     with place.reading(one) as path:
         io.remove_checkpoint(path)
     io.save_checkpoint({"global_step": 6, **content}, tmp_path / "last.ckpt")

@@ -95,10 +95,12 @@ def test_one_that_takes_too_long_is_ended_with_its_children(tmp_path: Path) -> N
     assert ends(int((tmp_path / "child").read_text()))
 
 
-def test_it_does_not_outlive_who_asked_for_it(tmp_path: Path) -> None:
+@pytest.mark.parametrize("apart", [False, True])
+def test_it_and_its_children_do_not_outlive_who_asked_for_it(tmp_path: Path, apart: bool) -> None:
     note = tmp_path / "pid"
     (tmp_path / "score.py").write_text(
-        f"import os, time; open({str(note)!r} + '.new', 'w').write(str(os.getpid())); "
+        f"import os, subprocess, time; child = subprocess.Popen(['sleep', '60'], start_new_session={apart}); "
+        f"open({str(note)!r} + '.new', 'w').write(f'{{os.getpid()}} {{child.pid}}'); "
         f"os.rename({str(note)!r} + '.new', {str(note)!r}); time.sleep(60)"
     )
     code = (
@@ -113,7 +115,7 @@ def test_it_does_not_outlive_who_asked_for_it(tmp_path: Path) -> None:
         time.sleep(0.02)
     watcher.send_signal(signal.SIGKILL)
     watcher.wait()
-    assert ends(int(note.read_text()))
+    assert all(ends(int(pid)) for pid in note.read_text().split())
 
 
 def ends(pid: int) -> bool:

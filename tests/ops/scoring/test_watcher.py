@@ -2,6 +2,7 @@
 
 import math
 import os
+import sys
 import threading
 import time
 from collections.abc import Mapping
@@ -11,9 +12,10 @@ from typing import Any
 import pytest
 
 import keepstep
+from keepstep.config.address import parse_address
 from keepstep.errors import ConfigError, CouldNotLookError
 from keepstep.ops.scoring import watcher as watcher_module
-from keepstep.ops.scoring.places import RunFolder
+from keepstep.ops.scoring.places import LocalPlace, MirrorPlace
 from keepstep.ops.scoring.watcher import Watcher, WatchOptions
 from keepstep.plan.score_command import ScoreCommand
 from keepstep.plan.scores import FAILED, FILE, MARKED, RETRY, SCORED, Score, measured
@@ -136,7 +138,7 @@ def test_what_is_scored_is_held_and_what_waits_only_within_the_budget(tmp_path: 
                 delete_checkpoint(tmp_path, step, 1)
         return step_of(path)
 
-    result = watch(tmp_path, look, hold_bytes=250_000)
+    result = watch(tmp_path, look, hold_bytes=250_000, every_seconds=5.0)  # no look in the background
     assert seen[0] == ("save-4", {3, 4})
     assert seen[1] == ("save-3", {3})
     assert (result.scored, result.failed) == (2, 0)
@@ -195,7 +197,7 @@ def test_one_that_another_watcher_took_over_is_not_written(tmp_path: Path) -> No
         if not read_scores(tmp_path):
             (name,) = [one for one in os.listdir(tmp_path / ".keepstep/scoring") if one.endswith(".1")]
             (tmp_path / ".keepstep/scoring" / name.replace(".1", ".2")).touch()
-            digest = RunFolder(tmp_path).checkpoints()[0].digest
+            digest = LocalPlace(tmp_path).checkpoints()[0].digest
             add_score(tmp_path, Score(1, digest, "task", SCORED, metrics={"theirs": 1.0}))
         return step_of(path)
 
@@ -206,8 +208,11 @@ def test_one_that_another_watcher_took_over_is_not_written(tmp_path: Path) -> No
 def test_it_ends_with_the_run_and_looks_again_where_it_could_not(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    class Place(RunFolder):
+    class Place(LocalPlace):
         looks = 0
+
+        def is_finished(self) -> bool:
+            return self.looks >= 3
 
         def checkpoints(self) -> Any:
             self.looks += 1
@@ -217,9 +222,6 @@ def test_it_ends_with_the_run_and_looks_again_where_it_could_not(
                 make_checkpoint(tmp_path, 2)
             return super().checkpoints()
 
-        def is_finished(self) -> bool:
-            return self.looks >= 3
-
     make_checkpoint(tmp_path, 1)
     options = WatchOptions(every_seconds=0.01)
     slept: list[float] = []
@@ -227,6 +229,124 @@ def test_it_ends_with_the_run_and_looks_again_where_it_could_not(
     assert watcher.run(slept.append).scored == 2
     assert slept == [0.01]
     assert "the drive is away; looking again" in caplog.text
+
+
+def test_what_comes_while_one_is_scored_is_held_too(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, 1)
+
+    def slow(path: Path) -> dict[str, float]:
+        if path.name == "save-1":
+            make_checkpoint(tmp_path, 2)
+            until = time.monotonic() + 20
+            while 2 not in held_steps(tmp_path) and time.monotonic() < until:
+                time.sleep(0.01)
+        return {"held": float(len(held_steps(tmp_path)))}
+
+    options = WatchOptions(every_seconds=0.02, order="oldest", hold_bytes=10**9)
+    watcher = Watcher(_Ends(tmp_path), tmp_path, [ScoreCommand("task")], options, {"task": slow})
+    assert watcher.run().scored == 2
+    assert read_scores(tmp_path)[0].metrics["held"] == 2.0
+    assert held_steps(tmp_path) == frozenset()
+
+
+class _Ends(LocalPlace):
+    """A run that is finished with its second checkpoint."""
+
+    def is_finished(self) -> bool:
+        return len(self.checkpoints()) == 2
+
+
+def test_once_is_what_is_there_now(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, 1)
+
+    def saves_on(path: Path) -> dict[str, float]:
+        make_checkpoint(tmp_path, int(step_of(path)["step"]) + 1)
+        return step_of(path)
+
+    assert watch(tmp_path, saves_on).scored == 1
+    assert outcomes(tmp_path) == [(1, SCORED)]
+
+
+def test_one_that_was_replaced_while_it_was_scored_gets_no_row(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, 1)
+
+    def replaced(path: Path) -> dict[str, float]:
+        remove_tree(path)
+        make_checkpoint(tmp_path, 1, attempt=2)
+        return step_of(path)
+
+    assert (watch(tmp_path, replaced).scored, watch(tmp_path, step_of).scored) == (0, 1)
+    assert len(read_scores(tmp_path)) == 1
+
+
+def test_a_place_that_is_away_after_a_score_costs_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_checkpoint(tmp_path, 1)
+    real, calls = LocalPlace.has, []
+
+    def has(self: LocalPlace, checkpoint: Any) -> bool:
+        calls.append(1)
+        if len(calls) == 2:
+            raise CouldNotLookError("the drive is away")
+        return real(self, checkpoint)
+
+    monkeypatch.setattr(LocalPlace, "has", has)
+    monkeypatch.setattr(watcher_module, "_PAUSES", (0.0, 0.0))
+    assert watch(tmp_path, step_of).scored == 1
+
+
+def test_what_cannot_be_fetched_is_no_try_of_the_checkpoint(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    make_checkpoint(tmp_path / "there", 1)
+    monkeypatch.setattr(watcher_module, "_AWAY_SECONDS", 0.01)
+    place = MirrorPlace(parse_address(f"file://{tmp_path / 'there'}"), tmp_path / "scratch")
+    (tmp_path / "scores").mkdir()
+    slept: list[float] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        time.sleep(seconds)
+        (tmp_path / "scratch").mkdir(exist_ok=True)
+
+    watcher = Watcher(place, tmp_path / "scores", [ScoreCommand("task")], ONCE, {"task": step_of})
+    assert watcher.run(sleep).scored == 1
+    assert [row.tries for row in read_scores(tmp_path / "scores")] == [1]
+    assert slept
+
+
+def test_a_run_that_is_moved_while_it_is_scored_is_gone(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path / "run", 1)
+
+    def moves(path: Path) -> dict[str, float]:
+        path.parent.rename(tmp_path / "moved")
+        return step_of(path)
+
+    assert watch(tmp_path / "run", moves).gone == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_failures_of_others_and_of_before_are_told(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, 1)
+    assert watch(tmp_path, lambda path: {}, retries=Retries(1)).failed == 1
+    again = watch(tmp_path, step_of)
+    assert (again.failed, again.failed_before) == (0, 1)
+
+
+def test_a_function_that_leaves_ends_nothing(tmp_path: Path) -> None:
+    make_checkpoint(tmp_path, 1)
+    assert watch(tmp_path, lambda path: sys.exit("bye"), retries=Retries(1)).failed == 1
+
+
+def test_two_scorers_of_one_set_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="two scorers"):
+        watch(tmp_path, "score {checkpoint}", sets={"task": step_of})
+    with pytest.raises(ConfigError, match="two scorers"):
+        watch(tmp_path, step_of, sets={"task": step_of})
+
+
+def test_a_wrong_path_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(CouldNotLookError, match="no such folder"):
+        watch(tmp_path / "nowhere", step_of)
+    with pytest.raises(CouldNotLookError, match="one checkpoint"):
+        watch(make_checkpoint(tmp_path, 1), step_of)
 
 
 def test_a_place_that_cannot_be_read_at_the_start_is_an_error(tmp_path: Path) -> None:
@@ -246,7 +366,7 @@ def test_a_row_that_the_disk_does_not_take_is_tried_again(tmp_path: Path, monkey
         return real(*arguments, **named)
 
     monkeypatch.setattr(watcher_module, "add_score", add)
-    monkeypatch.setattr(watcher_module, "_WRITE_PAUSES", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(watcher_module, "_PAUSES", (0.0, 0.0, 0.0))
     assert watch(tmp_path, step_of).scored == 1
     assert len(calls) == 3
 

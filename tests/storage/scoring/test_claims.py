@@ -2,6 +2,7 @@
 
 import json
 import os
+import secrets
 import subprocess
 import sys
 import threading
@@ -94,6 +95,19 @@ def test_a_holder_that_slept_knows_that_it_was_replaced(tmp_path: Path) -> None:
     assert files(tmp_path) == [f"{name.partition('.')[0]}.2"]
 
 
+def test_numbers_that_began_anew_are_not_taken_for_ones_own(tmp_path: Path) -> None:
+    with claimed(tmp_path, KEY) as asleep:
+        assert asleep is not None
+        path = tmp_path / FOLDER / files(tmp_path)[0]
+        path.unlink()  # another one took over, was done, and gave it up
+        with claimed(tmp_path, KEY) as other:
+            assert other is not None
+            assert path.exists()
+            assert (asleep.is_held, other.is_held) == (False, True)
+            asleep.release()
+            assert other.is_held
+
+
 def test_a_holder_gives_signs_of_life(tmp_path: Path) -> None:
     with claimed(tmp_path, KEY, beat=0.01) as claim:
         assert claim is not None
@@ -112,7 +126,7 @@ def test_of_many_who_find_a_dead_one_one_wins(tmp_path: Path) -> None:
 
     def work() -> None:
         barrier.wait()
-        number = claims._take(tmp_path, key, 60.0)
+        number = claims._take(tmp_path, key, 60.0, secrets.token_hex(8))
         if number is not None:
             with lock:
                 inside[0] += 1

@@ -71,24 +71,30 @@ def abandon(path: Path, number: int) -> None:
     remove_tree(scratch)
 
 
-def remove(path: Path) -> None:
+def remove(path: Path) -> bool:
     """Delete a checkpoint, then its records; what is gone already is fine. One that a reader holds is deleted by a save
     that comes when it is held no more.
+
+    Returns:
+        False where a reader holds it.
 
     Raises:
         OSError: it cannot be deleted.
     """
     found = records.records_of(path)
+    if found and _is_held(path, found[0]):
+        records.note_unwanted(path, found[0].number)
+        return False
     numbers = records.numbers(path.parent).get(path.name, [])
     doomed = records.doomed_path(path, max(numbers, default=1))
     if os.path.lexists(path):
         remove_tree(doomed)
         path.rename(doomed)
-        # Asked after the rename: a reader that comes from now on finds nothing to hold.
-        if found and found[0].manifest is not None and found[0].manifest.step in held_steps(path.parent):
+        # Asked again after the rename: a reader that comes from now on finds nothing to hold.
+        if found and _is_held(path, found[0]):
             doomed.rename(path)
             records.note_unwanted(path, found[0].number)
-            return
+            return False
         # Before its files go: a power cut must not bring it back without them.
         sync_folder(path.parent)
         remove_tree(doomed)
@@ -97,13 +103,17 @@ def remove(path: Path) -> None:
         sync_folder(path.parent)
     for number in numbers:
         records.drop(path, number)
+    return True
+
+
+def _is_held(path: Path, record: records.Record) -> bool:
+    return record.manifest is not None and record.manifest.step in held_steps(path.parent)
 
 
 def _remove_unwanted(path: Path, number: int) -> None:
-    records.drop_unwanted(path, number)
     # Saved anew under its name, it is another one, and wanted.
-    if number == max(records.numbers(path.parent).get(path.name, []), default=0):
-        remove(path)
+    if number != max(records.numbers(path.parent).get(path.name, []), default=0) or remove(path):
+        records.drop_unwanted(path, number)
 
 
 def _abandon_dead(path: Path, number: int) -> None:

@@ -4,7 +4,7 @@ from datetime import datetime
 from pathlib import Path
 
 from keepstep.errors import CouldNotLookError
-from keepstep.ops.scoring.places import NamedFolder
+from keepstep.ops.scoring.places import LocalPlace
 from keepstep.plan.report.facts import CheckpointFact, Row, text, whole
 from keepstep.plan.resume import Condition
 from keepstep.storage import named_records
@@ -15,7 +15,7 @@ from keepstep.storage.leases import pinned_steps
 def named_checkpoints(folder: Path, notes: list[str]) -> tuple[tuple[CheckpointFact, ...], dict[int, Row]]:
     """All that have records, by step, and the run record of each save by its number."""
     try:
-        found = NamedFolder(folder).checkpoints()
+        found = LocalPlace(folder).checkpoints()
         numbers = named_records.numbers(folder)
     except CouldNotLookError as error:
         notes.append(f"checkpoints are not shown: {error}")

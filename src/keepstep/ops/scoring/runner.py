@@ -1,7 +1,7 @@
 """Runs a scorer over one checkpoint: bounded in time, threads and priority, and not outliving its watcher."""
 
-import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -9,12 +9,12 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 from keepstep.ops.scoring import bounded
 from keepstep.plan.score_command import CHECKPOINT, ScoreCommand
 from keepstep.plan.scores import MetricsError, metrics_from, metrics_in
+from keepstep.storage.scratch import make_scratch
 
 _THREADS = (
     "OMP_NUM_THREADS",
@@ -27,7 +27,8 @@ _THREADS = (
 # Of what a scorer prints, the end counts: its metrics, and what it said when it failed (bytes).
 _MOST_OUTPUT = 8 * 1024 * 1024
 _MOST_SAID = 500
-_GRACE_SECONDS = 5.0
+# A guardian gives a scorer 5 seconds to leave.
+_PATIENCE_SECONDS = 20.0
 
 Function = Callable[..., Mapping[str, Any]]
 
@@ -57,12 +58,13 @@ def run_scorer(command: ScoreCommand, checkpoint: Path, step: int, bounds: Bound
     Raises:
         OSError: no process can be started, or `log` cannot be written.
     """
-    with TemporaryDirectory(prefix="keepstep-score-") as scratch:
-        output = Path(scratch) / "metrics.json"
+    scratch = make_scratch("keepstep-score")
+    try:
+        output = scratch / "metrics.json"
         parts = command.fill(str(checkpoint), step, str(output)) if command.parts else _call(command, checkpoint)
         started = time.monotonic()
         with log.open("wb") as said:
-            printed, code = _run(parts, bounds, Path(scratch) / "printed", said.fileno())
+            printed, code = _run(parts, bounds, scratch / "printed", said.fileno())
         seconds = time.monotonic() - started
         text = _tail(output) if command.writes_file else _tail(printed)
         metrics, problem = _judge(code, text, bounds, wrote_file=command.writes_file)
@@ -74,6 +76,8 @@ def run_scorer(command: ScoreCommand, checkpoint: Path, step: int, bounds: Bound
             problem += f" (all of its output: {log})"
         else:
             log.unlink(missing_ok=True)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
     shown = tuple(part.replace(str(output), "{output}") for part in parts) if command.parts else parts
     return Result(metrics, problem, seconds, tuple(part.replace(str(checkpoint), CHECKPOINT) for part in shown))
 
@@ -85,7 +89,7 @@ def call_function(function: Function, command: ScoreCommand, checkpoint: Path) -
     problem = ""
     try:
         metrics = metrics_from(function(checkpoint, command.data) if command.data else function(checkpoint))
-    except Exception as error:  # noqa: BLE001 - whatever a user's function raises is told, and the next one is scored
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - whatever it raises is told, and the next one is scored
         problem = f"{type(error).__name__}: {error}"
     name = f"{getattr(function, '__module__', '')}:{getattr(function, '__qualname__', function)}"
     return Result(metrics, problem, time.monotonic() - started, (name,))
@@ -99,32 +103,44 @@ def _call(command: ScoreCommand, checkpoint: Path) -> tuple[str, ...]:
 def _run(parts: tuple[str, ...], bounds: Bounds, printed: Path, errors: int) -> tuple[Path, int | None]:
     """Returns where its output lies, and its exit code; None where it was ended since it took too long."""
     environment = {**os.environ, **{name: str(bounds.threads) for name in _THREADS}}
-    wrapped = [sys.executable, "-S", bounded.__file__, str(bounds.nice), str(os.getpid()), *parts]
-    with printed.open("wb") as out:
-        # A group of its own, so that all of it can be ended; no session of its own: between sessions the system shares
-        # time out whatever their priorities are.
-        process = subprocess.Popen(
-            wrapped, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, env=environment, process_group=0
-        )
+    ours, theirs = os.pipe()
     try:
-        code: int | None = process.wait(bounds.seconds)
-    except subprocess.TimeoutExpired:
-        code = None
+        # The guardian ends it all when this end of the pipe closes: also when this process is killed.
+        wrapped = [sys.executable, "-S", bounded.__file__, str(bounds.nice), str(ours), *parts]
+        with printed.open("wb") as out:
+            # A group of its own, so that a Ctrl-C is ours; no session of its own: between sessions the system shares
+            # time out whatever their priorities are.
+            process = subprocess.Popen(
+                wrapped,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=errors,
+                env=environment,
+                process_group=0,
+                pass_fds=(ours,),
+            )
+        os.close(ours)
+        ours = -1
+        try:
+            code: int | None = process.wait(bounds.seconds)
+        except subprocess.TimeoutExpired:
+            code = None
     finally:
-        _end(process)
+        os.close(theirs)
+        if ours >= 0:
+            os.close(ours)
+        else:
+            _end(process)
     return printed, code
 
 
 def _end(process: "subprocess.Popen[bytes]") -> None:
-    """End what is left of a scorer, its children too."""
-    for number, patience in ((signal.SIGTERM, _GRACE_SECONDS), (signal.SIGKILL, None)):
-        if process.poll() is None:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, number)
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(patience)
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+    """Wait until its guardian has ended all of it. It has been told."""
+    try:
+        process.wait(_PATIENCE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _judge(code: int | None, text: str, bounds: Bounds, *, wrote_file: bool) -> tuple[dict[str, float], str]:
@@ -137,14 +153,9 @@ def _judge(code: int | None, text: str, bounds: Bounds, *, wrote_file: bool) -> 
     if wrote_file and not text.strip():
         return {}, "it wrote nothing to {output}"
     try:
-        # A file may be one object over many lines.
-        return metrics_in(" ".join(text.splitlines()) if wrote_file and _is_one_object(text) else text), ""
+        return metrics_in(text), ""
     except MetricsError as error:
         return {}, str(error)
-
-
-def _is_one_object(text: str) -> bool:
-    return text.lstrip().startswith("{") and not any(line.startswith("{") for line in text.strip().splitlines()[1:])
 
 
 def _signal_name(number: int) -> str:

@@ -6,6 +6,7 @@ gets the next number, so the number tells how many have died at it.
 """
 
 import contextlib
+import errno
 import json
 import os
 import re
@@ -18,6 +19,7 @@ from pathlib import Path
 from keepstep.plan import layout
 from keepstep.plan.lock import BEAT_SECONDS, LEASE_SECONDS, Claim, Process, judge
 from keepstep.storage.digest import digest_of_bytes
+from keepstep.storage.json_file import read_json
 from keepstep.storage.local import make_folders
 from keepstep.storage.lock_files import FileSystemClock, beat_of, holder_in, write_new
 from keepstep.storage.process import lives, this_process
@@ -34,9 +36,10 @@ class HeldClaim:
         deaths: how many holders before this one died at it.
     """
 
-    def __init__(self, folder: Path, key: str, number: int, beat: float) -> None:
-        self._folder, self._key, self._number = folder, key, number
-        self.deaths = number - 1
+    def __init__(self, folder: Path, key: str, number: int, token: str, beat: float) -> None:
+        self._folder, self._key, self._token = folder, key, token
+        self._path = _path(folder, key, number)
+        self._number, self.deaths = number, number - 1
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._keep_alive, args=(beat,), name="keepstep-claim", daemon=True)
         self._thread.start()
@@ -44,19 +47,25 @@ class HeldClaim:
     @property
     def is_held(self) -> bool:
         """Whether nobody has taken it over: this process may have been suspended for long."""
-        return max(_numbers(self._folder, self._key), default=0) == self._number
+        try:
+            newest = max(_numbers(self._folder, self._key), default=0)
+        except FileNotFoundError:  # the folder was moved
+            return False
+        # Numbers begin anew when a claim is given up, so the same one may be of another holder.
+        return newest == self._number and _token_in(self._path) == self._token
 
     def release(self) -> None:
         """Give it up. Raises OSError."""
         self._over.set()
         self._thread.join()
-        _path(self._folder, self._key, self._number).unlink(missing_ok=True)
+        if _token_in(self._path) == self._token:
+            self._path.unlink(missing_ok=True)
 
     def _keep_alive(self, beat: float) -> None:
-        path = _path(self._folder, self._key, self._number)
         while not self._over.wait(beat):
             with contextlib.suppress(OSError):
-                os.utime(path)
+                if _token_in(self._path) == self._token:
+                    os.utime(self._path)
 
 
 @contextlib.contextmanager
@@ -77,34 +86,37 @@ def claimed(
     Raises:
         OSError: the folder cannot be written.
     """
+    if not folder.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "it is gone: was it moved?", str(folder))
     make_folders(folder / FOLDER)
     name = digest_of_bytes("\0".join(key).encode())
-    number = _take(folder, name, lease)
+    token = secrets.token_hex(8)
+    number = _take(folder, name, lease, token)
     if number is None:
         yield None
         return
-    claim = HeldClaim(folder, name, number, beat)
+    claim = HeldClaim(folder, name, number, token, beat)
     try:
         yield claim
     finally:
         claim.release()
 
 
-def _take(folder: Path, key: str, lease: float) -> int | None:
+def _take(folder: Path, key: str, lease: float, token: str) -> int | None:
     before = max(_numbers(folder, key), default=0)
-    holder = None
+    holder, theirs = None, ""
     if before:
         path = _path(folder, key, before)
-        holder = holder_in(path)
+        holder, theirs = holder_in(path), _token_in(path)
         if not _is_gone(folder, path, holder, lease):
             return None
     number = before + 1
     try:
-        _make(_path(folder, key, number))
+        _make(_path(folder, key, number), token)
     except FileExistsError:
         return None
     others = set(_numbers(folder, key)) - {number}
-    if others - {before} or (before in others and holder_in(_path(folder, key, before)) != holder):
+    if others - {before} or (before in others and _token_in(_path(folder, key, before)) != theirs):
         # Somebody has come since that claim was looked at.
         _path(folder, key, number).unlink(missing_ok=True)
         return None
@@ -124,9 +136,14 @@ def _is_gone(folder: Path, path: Path, holder: Process | None, lease: float) -> 
     )
 
 
-def _make(path: Path) -> None:
+def _make(path: Path, token: str) -> None:
     scratch = path.with_name(f"{_NO_LINKS_SCRATCH}{secrets.token_hex(8)}")
-    write_new(path, scratch, json.dumps(asdict(this_process())))
+    write_new(path, scratch, json.dumps({**asdict(this_process()), "token": token}))
+
+
+def _token_in(path: Path) -> str:
+    """What tells a claim from all others; empty where it is gone or cannot be read."""
+    return str(read_json(path).get("token", ""))
 
 
 def _numbers(folder: Path, key: str) -> list[int]:

@@ -34,6 +34,35 @@ def unreadable_lines(folder: Path) -> int:
     return from_lines(_text(folder / FILE))[1]
 
 
+class ScoreFile:
+    """The rows of a run, parsed only when the file is another one than at the last look.
+
+    Args:
+        folder: the run's folder, or another one that watchers share.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._stamp: tuple[int, int, int] | None = None
+        self._known: dict[tuple[str, str], Score] = {}
+
+    def last_words(self) -> dict[tuple[str, str], Score]:
+        """As `keepstep.plan.scores.last_words`. Raises CouldNotLookError."""
+        stamp = _stamp(self._folder / FILE)
+        if stamp is None or stamp != self._stamp:
+            self._known = last_words(read_scores(self._folder))
+            self._stamp = stamp
+        return self._known
+
+
+def _stamp(path: Path) -> tuple[int, int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns
+
+
 def add_score(folder: Path, score: Score, *, reopens: bool = False) -> bool:
     """Add a row and sync it.
 
@@ -46,9 +75,11 @@ def add_score(folder: Path, score: Score, *, reopens: bool = False) -> bool:
         False, and nothing is changed, where the checkpoint has a final row for this set already.
 
     Raises:
-        OSError: it cannot be written (the disk is full, say); the file is as before.
+        OSError: it cannot be written (the disk is full, or the folder was moved, say); the file is as before.
         CouldNotLookError: it cannot be read.
     """
+    if not folder.is_dir():
+        raise FileNotFoundError(errno.ENOENT, "it is gone: was it moved?", str(folder))
     make_folders(folder / layout.KEEPSTEP_FOLDER)
     path = folder / FILE
     with _locked(folder / _LOCK):
