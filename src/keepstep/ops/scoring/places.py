@@ -124,12 +124,11 @@ class LocalPlace:
         ends = [row["outcome"] for row in _log(self._folder) if row.get("outcome") in _ENDS]
         if read_exit(self._folder).get("outcome") == "finished" or ends[-1:] == ["finished"]:
             return True
-        complete = survey(self._folder, naming_in(self._folder)).complete
-        if not complete:
-            return False
-        newest = complete[-1]
-        total = total_steps_of(read_record(newest.path)) or read_json(newest.path / STATE).get("max_steps")
-        return bool(total == newest.found.step)
+        for newest in self.checkpoints()[-1:]:
+            path = self._folder / newest.name
+            total = total_steps_of(read_record(path)) or read_json(path / STATE).get("max_steps")
+            return bool(total == newest.step)
+        return False
 
     @contextlib.contextmanager
     def reading(self, checkpoint: Scorable) -> Iterator[Path]:
