@@ -53,6 +53,25 @@ def test_scores_that_cannot_be_read_delete_nothing(run: Path, caplog: pytest.Log
     assert kept(run, Rules((EverySteps(20),))) == [20, 40]
 
 
+def test_scores_that_can_be_read_in_part_delete_nothing(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    give_score(run / "save-20", accuracy=0.9)
+    with (run / "scores.jsonl").open("a") as file:
+        file.write("<<<<<<< mine\n=======\n")
+    assert kept(run, BEST) == [10, 20, 30, 40]
+    assert f"{run / 'scores.jsonl'}: 2 lines are no scores (line 2, 3); what may be the best stays" in caplog.text
+
+
+def test_scores_that_were_there_and_are_gone_delete_nothing(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    assert kept(run, BEST) == [40]
+    give_score(run / "save-20", accuracy=0.9)
+    assert kept(run, BEST) == [20, 40]
+    (run / "scores.jsonl").rename(run / "away")
+    assert kept(run, BEST) == [10, 20, 30, 40]
+    assert "scores.jsonl is gone; what may be the best stays" in caplog.text
+    (run / "scores.jsonl").touch()
+    assert kept(run, BEST) == [40]
+
+
 def test_a_metric_that_nobody_measures_is_told(run: Path, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "keepstep"):
         assert kept(run, BEST) == [40]
@@ -77,6 +96,10 @@ def test_a_budget_holds_and_what_it_cannot_take_is_told(run: Path, caplog: pytes
     with caplog.at_level(logging.WARNING, "keepstep"):
         assert kept(run, Rules(budget_bytes=budget), None, held=(10, 20)) == [10, 20, 40]
     assert "that must stay take 0.0 GB, more than the disk budget" in caplog.text
+    caplog.clear()
+    verdicts = decide(run, survey(run).complete, None, Rules(budget_bytes=budget), (), (10, 20), passing=(10, 20))
+    assert [v.step for v in verdicts if v.keep] == [10, 20, 30, 40]
+    assert "until readers and uploads let go of 0.0 GB" in caplog.text
 
 
 def test_the_one_just_written_is_the_newest_whatever_its_number(run: Path) -> None:

@@ -11,6 +11,7 @@ from keepstep.plan import layout
 from keepstep.plan.layout import Naming
 from keepstep.plan.policies import NO_RULES, Rules
 from keepstep.plan.retention import HELD, PROTECTED, Verdict, retain
+from keepstep.plan.scores import Measured
 from keepstep.plan.trainer_files import STATE, base_name
 from keepstep.storage.candidates import candidates_of
 from keepstep.storage.deletion import delete_checkpoint
@@ -19,7 +20,7 @@ from keepstep.storage.leases import held_steps, pin_notes
 from keepstep.storage.local import remove_tree
 from keepstep.storage.naming import naming_in
 from keepstep.storage.quarantine import size_of
-from keepstep.storage.scoring.scores import read_scores
+from keepstep.storage.score_file import read_score_file
 from keepstep.storage.survey import survey
 
 
@@ -65,8 +66,8 @@ def plan_prune(folder: Path, keep: int | None, rules: Rules = NO_RULES, scores: 
         raise CouldNotLookError(f"{folder}: there is no such folder")
     held, naming = held_steps(folder), naming_in(folder)
     complete = {c.found.step: c for c in survey(folder, naming).complete}
-    rows = read_scores(scores or folder) if rules.needs_scores else ()
-    candidates = {one.step: one for one in candidates_of(complete.values(), rules, rows)}
+    known = _scores(scores or folder) if rules.needs_scores else ()
+    candidates = {one.step: one for one in candidates_of(complete.values(), rules, known)}
     damaged: list[str] = []
     good: set[int] = set()
     while True:
@@ -99,6 +100,16 @@ def plan_prune(folder: Path, keep: int | None, rules: Rules = NO_RULES, scores: 
         kept=kept,
         over_budget=0 if rules.budget_bytes is None else max(0, kept - rules.budget_bytes),
     )
+
+
+def _scores(folder: Path) -> tuple[Measured, ...]:
+    """What is known of checkpoints. What cannot be read of it may speak for any of them, so that is an error."""
+    found = read_score_file(folder)
+    if not found.is_there:
+        raise CouldNotLookError(f"{found.path}: there is no such file, so nobody knows which checkpoint is the best")
+    if found.unreadable:
+        raise CouldNotLookError(f"{found.told}, and may speak for the best checkpoint. Mend or delete them")
+    return found.known
 
 
 def _told(verdicts: Sequence[Verdict], best: int | None, notes: Mapping[int, str]) -> tuple[Verdict, ...]:
