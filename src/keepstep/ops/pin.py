@@ -6,6 +6,7 @@ from pathlib import Path
 from keepstep.errors import CheckpointNotFoundError, ConfigError
 from keepstep.ops.found import open_checkpoint
 from keepstep.plan.resume import Condition
+from keepstep.storage.candidates import digest_of
 from keepstep.storage.leases import pin, pin_notes, unpin
 
 LONGEST_NOTE = 1000
@@ -39,7 +40,7 @@ def pin_checkpoint(path: Path, note: str | None = None) -> Pinned:
     if found.found.condition is not Condition.COMPLETE:
         raise CheckpointNotFoundError(f"{path} is {found.found.condition.value}: {found.found.problem}")
     step, folder = found.found.step, path.resolve().parent
-    changed = pin(folder, step, note)
+    changed = pin(folder, step, note, digest_of(found))
     return Pinned(str(path), step, True, changed, pin_notes(folder).get(step, ""))
 
 

@@ -13,7 +13,7 @@ from keepstep.plan.policies import NO_RULES, Rules
 from keepstep.plan.retention import HELD, PROTECTED, Verdict, retain
 from keepstep.plan.scores import Measured
 from keepstep.plan.trainer_files import STATE, base_name
-from keepstep.storage.candidates import candidates_of
+from keepstep.storage.candidates import candidates_of, digests_of
 from keepstep.storage.deletion import delete_checkpoint
 from keepstep.storage.json_file import read_json
 from keepstep.storage.leases import held_steps, pin_notes
@@ -64,8 +64,10 @@ def plan_prune(folder: Path, keep: int | None, rules: Rules = NO_RULES, scores: 
     """
     if not folder.exists():
         raise CouldNotLookError(f"{folder}: there is no such folder")
-    held, naming = held_steps(folder), naming_in(folder)
+    naming = naming_in(folder)
     complete = {c.found.step: c for c in survey(folder, naming).complete}
+    digest_at = digests_of(complete.values())
+    held = held_steps(folder, digest_at)
     known = _scores(scores or folder) if rules.needs_scores else ()
     candidates = {one.step: one for one in candidates_of(complete.values(), rules, known)}
     damaged: list[str] = []
@@ -92,7 +94,7 @@ def plan_prune(folder: Path, keep: int | None, rules: Rules = NO_RULES, scores: 
     kept = sum(v.size for v in verdicts if v.keep)
     return PrunePlan(
         str(folder),
-        _told(verdicts, best, pin_notes(folder)),
+        _told(verdicts, best, pin_notes(folder, digest_at)),
         tuple(damaged),
         freed=sum(v.size for v in verdicts if not v.keep),
         put_away=size_of(folder),

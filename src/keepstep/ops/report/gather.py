@@ -18,6 +18,7 @@ from keepstep.plan.report.facts import CheckpointFact, Facts, Moved, Row, finite
 from keepstep.plan.scores import FILE as SCORES
 from keepstep.plan.scores import Measured, measured
 from keepstep.provenance.secrets import masked_text
+from keepstep.storage.candidates import digests_of
 from keepstep.storage.exit_note import read_exit
 from keepstep.storage.json_file import read_json
 from keepstep.storage.leases import pinned_steps
@@ -100,7 +101,7 @@ def _is_run(folder: Path) -> bool:
 
 def _checkpoints(folder: Path, found: Survey) -> tuple[tuple[CheckpointFact, ...], dict[int, tuple[int, Row]]]:
     """All checkpoints, and by attempt the step and the run record of its first one."""
-    pinned, listed = pinned_steps(folder), []
+    pinned, listed = pinned_steps(folder, digests_of(found.checkpoints)), []
     records: dict[int, tuple[int, Row]] = {}
     for one in found.checkpoints:
         record, manifest = read_record(one.path), one.manifest
