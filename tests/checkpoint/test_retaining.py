@@ -1,5 +1,6 @@
 """What a save deletes where `checkpointing.keep` has rules."""
 
+import json
 import logging
 import os
 import time
@@ -10,7 +11,9 @@ import pytest
 from torch import nn
 
 import keepstep
+from keepstep.checkpoint.claim import FolderClaim
 from keepstep.checkpoint.retaining import decide
+from keepstep.checkpoint.save import SaveRequest, apply_retention
 from keepstep.plan.policies import NO_RULES, Best, EverySteps, Rules, YoungerThan
 from keepstep.storage.survey import survey
 from tests.rig.folders import make_checkpoint, names
@@ -120,3 +123,32 @@ def test_a_budget_alone_is_applied_by_saves(tmp_path: Path) -> None:
         for step in (5, 10):
             saver.save(step)
     assert "save-5" not in os.listdir(tmp_path / "run")
+
+
+def request(folder: Path, **more: Any) -> SaveRequest:
+    return SaveRequest(folder, 40, FolderClaim(1, None), None, False, {}, (), **more)
+
+
+def test_what_waits_is_noted_also_where_nothing_is_ever_deleted(run: Path) -> None:
+    note = run / ".keepstep" / "waiting.json"
+    apply_retention(request(run, num_to_keep=None, waiting=lambda complete: {20}))
+    assert json.loads(note.read_text()) == {"steps": [20]}
+    apply_retention(request(run, num_to_keep=1, waiting=lambda complete: {20}))
+    assert [name for name in names(run) if name.startswith("save-")] == ["save-20", "save-40"]
+    apply_retention(request(run, num_to_keep=1))
+    assert not note.exists()
+    assert names(run) == ["save-40"]
+
+
+def test_a_note_that_cannot_be_written_keeps_no_disk_full(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+    (run / ".keepstep" / "waiting.json").mkdir(parents=True)
+    apply_retention(request(run, num_to_keep=1, waiting=lambda complete: {20}))
+    assert names(run) == ["save-20", "save-40"]
+    assert "could not note what waits" in caplog.text
+
+
+def test_what_waits_costs_the_best_nothing(run: Path) -> None:
+    give_score(run / "save-10", accuracy=0.9)
+    rules = Rules(BEST.policies, budget_bytes=2 * 41_000)
+    apply_retention(request(run, num_to_keep=1, rules=rules, waiting=lambda complete: {20, 30}))
+    assert [name for name in names(run) if name.startswith("save-")] == ["save-10", "save-20", "save-30", "save-40"]
