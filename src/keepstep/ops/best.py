@@ -1,6 +1,6 @@
 """Finds the best checkpoint by its scores."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from keepstep.plan.metrics import Mode, names_in, shown
 from keepstep.plan.resume import Condition
 from keepstep.plan.scores import measured
 from keepstep.storage.digest import digest_of_bytes
-from keepstep.storage.leases import pin_notes
 from keepstep.storage.naming import naming_in
 from keepstep.storage.scoring.scores import read_scores, unreadable_lines
 from keepstep.storage.survey import survey
@@ -58,10 +57,9 @@ def find_best(
     bounds = [parse_guard(guard) for guard in guards]
     where = _scores_folder(place, scores)
     known = measured(read_scores(where))
-    present = _present(place, {one.digest for one in known})
-    digests = {step: digest for step, (digest, _) in present.items()}
-    choice = choose(known, digests, metric, mode, bounds)
-    path = None if choice.chosen is None else present[choice.chosen][1]
+    present = _present(place)
+    choice = choose(known, [(step, digest) for digest, (step, _) in present.items()], metric, mode, bounds)
+    path = None if choice.chosen_digest is None else present[choice.chosen_digest][1]
     return Best(str(place), choice, path, unreadable_lines(where))
 
 
@@ -74,8 +72,7 @@ def pin_best(best: Best) -> None:
     """Pin what was chosen, with the reason as note where it has none. Raises as `keepstep.ops.pin.pin_checkpoint`."""
     choice, path = best.choice, Path(best.path or "")
     value = next(row.values[choice.metric] for row in choice.rows if row.standing is Standing.CHOSEN)
-    has_note = bool(choice.chosen is not None and pin_notes(path.resolve().parent).get(choice.chosen))
-    pin_checkpoint(path, None if has_note else f"best by {choice.metric} = {shown(value)}")
+    pin_checkpoint(path, f"best by {choice.metric} = {shown(value)}", only_if_none=True)
 
 
 def _scores_folder(place: Path | Address, scores: Path | None) -> Path:
@@ -88,8 +85,8 @@ def _scores_folder(place: Path | Address, scores: Path | None) -> Path:
     return place
 
 
-def _present(place: Path | Address, scored: Collection[str]) -> dict[int, tuple[str, str]]:
-    """Manifest digest and path of each complete checkpoint, by step; of several with one step, one that was scored."""
+def _present(place: Path | Address) -> dict[str, tuple[int, str]]:
+    """Step and path of each complete checkpoint, by the digest of its manifest; of the same bytes the first name."""
     found: Iterable[tuple[int, Manifest | None, str]]
     if isinstance(place, Address):
         if is_checkpoint(place):
@@ -102,7 +99,7 @@ def _present(place: Path | Address, scored: Collection[str]) -> dict[int, tuple[
         if layout.any_step_of(place.resolve().name) is not None and (place / layout.MANIFEST).is_file():
             raise CouldNotLookError(f"{place} is one checkpoint; give the folder of its run")
         if has_names(place):
-            named = sorted(NamedFolder(place).checkpoints(), key=lambda one: one.digest in scored)
-            return {one.step: (one.digest, str(place / one.name)) for one in named}
+            named = reversed(NamedFolder(place).checkpoints())
+            return {one.digest: (one.step, str(place / one.name)) for one in named}
         found = [(c.found.step, c.manifest, str(c.path)) for c in survey(place, naming_in(place)).complete]
-    return {step: (manifest_digest(m, digest_of_bytes), path) for step, m, path in found if m is not None}
+    return {manifest_digest(m, digest_of_bytes): (step, path) for step, m, path in found if m is not None}

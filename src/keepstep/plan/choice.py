@@ -1,6 +1,6 @@
 """Which checkpoint is the best: by one metric, among those that pass all guards."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -45,6 +45,7 @@ class Choice:
         metric: by its full name.
         rows: by step; what is scored and gone is there too.
         chosen: its step; None where nothing is eligible.
+        chosen_digest: of its manifest: in a folder of Lightning's several have one step.
     """
 
     metric: str
@@ -52,6 +53,7 @@ class Choice:
     guards: tuple[Guard, ...]
     rows: tuple[ChoiceRow, ...]
     chosen: int | None
+    chosen_digest: str | None = None
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -61,7 +63,7 @@ class Choice:
 
 def choose(
     measured: Sequence[Measured],
-    present: Mapping[int, str],
+    present: Mapping[int, str] | Iterable[tuple[int, str]],
     metric: str,
     mode: Mode,
     guards: Iterable[Guard] = (),
@@ -70,7 +72,8 @@ def choose(
 
     Args:
         measured: what is known of each, those that are gone too.
-        present: step and manifest digest of each complete checkpoint. A score of another digest is of another one.
+        present: step and manifest digest of each complete checkpoint, in pairs where several have one step. A score of
+            another digest is of another one.
         metric: that decides, by its full name, or without its set where just one has it.
         mode: "max": the highest value is the best.
         guards: all must be kept.
@@ -83,14 +86,17 @@ def choose(
     bounds = tuple(replace(guard, metric=full_name(guard.metric, known)) for guard in guards)
     names = tuple(dict.fromkeys([metric, *(guard.metric for guard in bounds)]))
     by_digest = {one.digest: one for one in measured}
-    rows = [_row_of_present(step, digest, by_digest.get(digest), names, bounds) for step, digest in present.items()]
-    values = {row.step: row.values[metric] for row in rows if row.standing is Standing.ELIGIBLE}
+    pairs = dict.fromkeys(present.items() if isinstance(present, Mapping) else present)
+    rows = [_row_of_present(step, digest, by_digest.get(digest), names, bounds) for step, digest in pairs]
+    values = {_key(row): row.values[metric] for row in rows if row.standing is Standing.ELIGIBLE}
     order = best_first(values, mode)
-    places = {step: place for place, step in enumerate(order, 1)}
+    places = {key: place for place, key in enumerate(order, 1)}
     rows = [_placed(row, metric, mode, values, places) for row in rows]
-    rows += [_row_of_gone(one, present, names) for one in measured if present.get(one.step) != one.digest]
+    steps, digests = {step for step, _ in pairs}, {digest for _, digest in pairs}
+    rows += [_row_of_gone(one, steps, names) for one in measured if one.digest not in digests]
     rows.sort(key=lambda row: (row.step, row.standing is not Standing.GONE))
-    return Choice(metric, mode, bounds, tuple(rows), order[0] if order else None)
+    step, digest = order[0] if order else (None, None)
+    return Choice(metric, mode, bounds, tuple(rows), step, digest)
 
 
 def why_none(choice: Choice) -> str:
@@ -124,24 +130,37 @@ def _failed(guard: Guard, measured: Measured | None) -> str:
     if measured is None or guard.metric not in measured.metrics or guard.metric in measured.doubled:
         return f"guard {guard}: {obstacle(measured, guard.metric)}"
     value = measured.metrics[guard.metric]
-    return "" if guard.admits(value) else f"guard {guard}: it is {shown(value)}"
+    if guard.admits(value):
+        return ""
+    told = shown(value)
+    # As many digits as it takes to see that the bound is not kept.
+    return f"guard {guard}: it is {repr(value) if guard.admits(float(told)) else told}"
+
+
+def _key(row: ChoiceRow) -> tuple[int, str]:
+    return row.step, row.digest
 
 
 def _placed(
-    row: ChoiceRow, metric: str, mode: Mode, values: Mapping[int, float], places: Mapping[int, int]
+    row: ChoiceRow,
+    metric: str,
+    mode: Mode,
+    values: Mapping[tuple[int, str], float],
+    places: Mapping[tuple[int, str], int],
 ) -> ChoiceRow:
     if row.standing is not Standing.ELIGIBLE:
         return row
-    best = next(iter(places))
-    if row.step == best:
+    key, best = _key(row), next(iter(places))
+    if key == best:
         word = "highest" if mode == "max" else "lowest"
         return replace(row, standing=Standing.CHOSEN, reason=f"the {word} {metric} of {len(values)} eligible")
-    if values[row.step] == values[best]:
-        return replace(row, reason=f"equal to step {best}, which is earlier")
-    return replace(row, reason=f"number {places[row.step]} of {len(values)} eligible")
+    if values[key] == values[best]:
+        told = "another of this step" if row.step == best[0] else f"step {best[0]}, which is earlier"
+        return replace(row, reason=f"equal to {told}")
+    return replace(row, reason=f"number {places[key]} of {len(values)} eligible")
 
 
-def _row_of_gone(measured: Measured, present: Mapping[int, str], names: Iterable[str]) -> ChoiceRow:
+def _row_of_gone(measured: Measured, present: Collection[int], names: Iterable[str]) -> ChoiceRow:
     is_replaced = measured.step in present
     reason = "of another checkpoint of this step, which is gone" if is_replaced else "not there any more"
     return ChoiceRow(measured.step, measured.digest, _values(measured, names), Standing.GONE, reason)
