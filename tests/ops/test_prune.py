@@ -29,6 +29,9 @@ def run(tmp_path: Path) -> Path:
 def test_scores_that_are_not_all_there_delete_nothing(run: Path) -> None:
     with pytest.raises(CouldNotLookError, match=r"scores\.jsonl: there is no such file"):
         plan_prune(run, 1, BEST)
+    told = keepstep("prune", str(run), "--keep-best", "1", "--metric", "task/accuracy", "--mode", "max")
+    assert (told.returncode, names(run)) == (1, ["save-10", "save-20", "save-30", "save-40"])
+    assert "scores.jsonl: there is no such file, so nobody knows which checkpoint is the best" in told.stderr
     give_score(run / "save-20", accuracy=0.9)
     with (run / "scores.jsonl").open("a") as file:
         file.write("{torn\n")

@@ -27,6 +27,23 @@ def test_lines_that_are_no_rows_are_told_by_their_numbers(tmp_path: Path) -> Non
     assert read_score_file(tmp_path).told.endswith("20 lines are no scores (line 1, 2, 3, 4, 5, 6, 7, 8, ...)")
 
 
+def test_whatever_a_line_holds_it_is_a_row_or_none(tmp_path: Path) -> None:
+    rows = [
+        "[" * 100_000,
+        '{"step": 1}',
+        '{"step": "1", "digest": "d", "set": "task", "outcome": "scored"}',
+        '{"step": 1, "digest": ["d"], "set": "task", "outcome": "scored"}',
+        '{"step": 1, "digest": "d", "set": "task", "outcome": "scored", "metrics": [1]}',
+        '{"step": 1, "digest": "d", "set": "task", "outcome": "scored", "metrics": {"a": {}}}',
+        '{"step": 1, "digest": "d", "set": "task", "outcome": "failed", "problem": {"a": []}}',
+        "\\ud800",
+    ]
+    (tmp_path / "scores.jsonl").write_bytes("\n".join([*rows, line(2), ""]).encode() + b"\xff\x00\n")
+    found = read_score_file(tmp_path)
+    assert found.known[-1].metrics == {"task/a": 0.2}
+    assert {1, 2, 3, 4, 5, 6, 8, 10} <= set(found.unreadable)
+
+
 def test_the_mark_that_some_editors_begin_a_file_with_is_no_part_of_a_row(tmp_path: Path) -> None:
     (tmp_path / "scores.jsonl").write_text(f"{line(1)}\n", encoding="utf-8-sig")
     found = read_score_file(tmp_path)

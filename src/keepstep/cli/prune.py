@@ -138,10 +138,10 @@ def _rules(
 def _known_names(folder: Path, scores: Path | None, names: Sequence[str]) -> list[str]:
     """The metrics' full names. One that nobody has ever measured would keep nothing: that is a slip."""
     from keepstep.errors import ConfigError
-    from keepstep.ops.best import metrics_of
-    from keepstep.plan.metrics import full_name
+    from keepstep.ops.prune import scores_to_keep_by
+    from keepstep.plan.metrics import full_name, names_in
 
-    known = metrics_of(folder, scores)
+    known = names_in(scores_to_keep_by(scores or folder))
     found = [full_name(name, known) for name in names]
     for name in found:
         if name not in known:

@@ -77,7 +77,7 @@ def plan_prune(folder: Path, keep: int | None, rules: Rules = NO_RULES, scores: 
     complete = {c.found.step: c for c in survey(folder, naming).complete}
     notes, waiting = pin_notes(folder, digests_of(complete.values())), waiting_steps(folder)
     passing = (leased_steps(folder) | waiting) - notes.keys()
-    known = _scores(scores or folder) if rules.needs_scores else ()
+    known = scores_to_keep_by(scores or folder) if rules.needs_scores else ()
     candidates = {one.step: one for one in candidates_of(complete.values(), rules, known)}
     damaged: list[str] = []
     good: set[int] = set()
@@ -125,8 +125,12 @@ def _summed(plan: PrunePlan) -> PrunePlan:
     )
 
 
-def _scores(folder: Path) -> tuple[Measured, ...]:
-    """What is known of checkpoints. What cannot be read of it may speak for any of them, so that is an error."""
+def scores_to_keep_by(folder: Path) -> tuple[Measured, ...]:
+    """What is known of checkpoints. What cannot be read of it may speak for any of them, so that is an error.
+
+    Raises:
+        CouldNotLookError: there are no scores, or some of them cannot be read.
+    """
     found = read_score_file(folder)
     if not found.is_there:
         raise CouldNotLookError(f"{found.path}: there is no such file, so nobody knows which checkpoint is the best")
