@@ -56,12 +56,15 @@ def test_scores_that_cannot_be_read_delete_nothing(run: Path, caplog: pytest.Log
     assert kept(run, Rules((EverySteps(20),))) == [20, 40]
 
 
-def test_scores_that_can_be_read_in_part_delete_nothing(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_scores_that_can_be_read_in_part_delete_no_best(run: Path, caplog: pytest.LogCaptureFixture) -> None:
     give_score(run / "save-20", accuracy=0.9)
     with (run / "scores.jsonl").open("a") as file:
         file.write("<<<<<<< mine\n=======\n")
     assert kept(run, BEST) == [10, 20, 30, 40]
+    assert kept(run, Rules(BEST.policies, budget_bytes=1)) == [10, 20, 30, 40]
     assert f"{run / 'scores.jsonl'}: 2 lines are no scores (line 2, 3); what may be the best stays" in caplog.text
+    give_score(run / "save-30", accuracy=0.1)
+    assert kept(run, BEST) == [10, 20, 40]
 
 
 def test_scores_that_were_there_and_are_gone_delete_nothing(run: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -106,7 +106,13 @@ def test_scores_that_cannot_be_read_cost_nothing_its_place_not_even_for_the_budg
     candidates = [candidate(step) for step in (10, 20, 30)]
     found = retain(candidates, [Newest(1), Best("task/a", "max")], scores_known=False, budget_bytes=10)
     assert kept(found) == [10, 20, 30]
-    assert "cannot be read" in reasons(found)[10]
+    assert "not all scores can be read" in reasons(found)[10]
+
+
+def test_scores_that_can_be_read_in_part_keep_what_has_none_and_the_best_of_the_others() -> None:
+    candidates = [candidate(10, 0.5), candidate(20), candidate(30, 0.9), candidate(40, math.nan), candidate(50, 0.1)]
+    found = retain(candidates, [Newest(1), Best("task/a", "max")], scores_known=False, budget_bytes=10)
+    assert kept(found) == [20, 30, 40, 50]
 
 
 def test_the_young_stay_and_a_clock_that_went_back_makes_nothing_old() -> None:

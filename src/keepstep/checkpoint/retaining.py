@@ -39,16 +39,16 @@ def decide(
         newest: the step just written, whatever its number; None: the highest. Nothing takes it.
         passing: those that are held and will be let go by themselves: no budget gives up others for them.
     """
-    known = _known(folder, rules)
+    known, is_all = _known(folder, rules)
     verdicts = retain(
-        candidates_of(complete, rules, known or ()),
+        candidates_of(complete, rules, known),
         rules.beside(num_to_keep),
         protected=protected,
         held=held,
         passing=passing,
         newest=newest,
         now=time.time(),
-        scores_known=known is not None,
+        scores_known=is_all,
         budget_bytes=rules.budget_bytes,
     )
     _tell_of_budget(folder, verdicts, rules.budget_bytes)
@@ -78,29 +78,29 @@ def _tell_of_budget(folder: Path, verdicts: Collection[Verdict], budget: int | N
         )
 
 
-def _known(folder: Path, rules: Rules) -> tuple[Measured, ...] | None:
-    """What is known of checkpoints, where rules need it; None where a part of it cannot be read, or is gone."""
+def _known(folder: Path, rules: Rules) -> tuple[tuple[Measured, ...], bool]:
+    """What is known of checkpoints, where rules need it, and whether that is all, or some of it is lost for now."""
     if not rules.needs_scores:
-        return ()
+        return (), True
     reader = reader_of(folder)
     try:
         found = reader.read(folder)
     except CouldNotLookError as error:
         logger.warning("%s; what may be the best stays until it can be read", error)
-        return None
+        return reader.last, False
     if found.unreadable:
         logger.warning("%s; what may be the best stays until they are mended or deleted", found.told)
-        return None
+        return found.known, False
     if not found.is_there and reader.was_there:
         logger.warning(
             "%s is gone; what may be the best stays until it is there again (an empty one says that nothing is scored)",
             found.path,
         )
-        return None
+        return reader.last, False
     names = names_in(found.known)
     for name in rules.metrics:
         if names and name not in names:
             logger.warning(
                 "no checkpoint has a score %s so far, so none stays for it; there are: %s", name, ", ".join(names)
             )
-    return found.known
+    return found.known, True

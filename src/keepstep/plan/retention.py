@@ -51,7 +51,7 @@ class Scene:
         protected: steps that stay in any case; they count.
         held: steps that stay as long as they are pinned or read; they do not count.
         now: seconds since the epoch.
-        scores_known: False where the scores are there and could not be read.
+        scores_known: False where scores are there, or were, and not all could be read.
     """
 
     candidates: tuple[Candidate, ...]
@@ -140,7 +140,7 @@ def retain(
             go, so they push nothing out.
         newest: the step that no rule and no budget takes; None: the highest.
         now: seconds since the epoch, for policies that judge by age.
-        scores_known: False where the scores are there and could not be read.
+        scores_known: False where scores are there, or were, and not all could be read.
         budget_bytes: the most that all of what stays may take together.
 
     Returns:

@@ -60,6 +60,11 @@ class ScoreReader:
         """Whether the file was ever seen."""
         return self._read is not None
 
+    @property
+    def last(self) -> tuple[Measured, ...]:
+        """What was known when the file was read last."""
+        return () if self._read is None else self._read.known
+
     def read(self, folder: Path) -> ScoreFile:
         """The scores in the folder, which is the same at each call. Raises as `read_score_file`."""
         path = folder / FILE
