@@ -16,11 +16,13 @@ from torch import nn
 import keepstep
 from keepstep.checkpoint import save as save_module
 from keepstep.errors import SaveError, UnsupportedStateError
+from keepstep.ops.listing import list_folder
+from keepstep.ops.pin import pin_checkpoint
 from keepstep.plan.resume import Condition
 from keepstep.storage import deletion, local
 from keepstep.storage.survey import survey
 from tests.rig import tiny
-from tests.rig.folders import names
+from tests.rig.folders import make_checkpoint, names
 
 
 def checkpointer(tmp_path: Path, keep: int | None = None, period: Any = 5, **parts: Any) -> keepstep.Checkpointer:
@@ -215,6 +217,23 @@ def test_what_is_no_checkpoint_and_has_its_name_is_set_aside_and_kept(tmp_path: 
     content = {"folder": lambda: (aside / "precious").read_text(), "file": aside.read_text, "link": lambda: "mine"}
     assert os.path.lexists(aside)
     assert content[kind]() == "mine"
+
+
+@pytest.mark.parametrize("resumes", [True, False])
+def test_a_pinned_checkpoint_whose_name_is_needed_is_kept_with_its_pin(tmp_path: Path, resumes: bool) -> None:
+    """A job went on from an earlier step, or looked for none: either way the pin is not the new checkpoint's."""
+    run = tmp_path / "run"
+    for step in (2, 5):
+        make_checkpoint(run, step)
+    before = (run / "save-5" / "manifest.json").read_bytes()
+    pin_checkpoint(run / "save-5", "sent")
+    with checkpointer(tmp_path) as saver:
+        if resumes:
+            saver._resumed, saver._last_step = True, 2
+        saver.save(5)
+    assert (run / ".keepstep" / "set-aside" / "save-5-2" / "manifest.json").read_bytes() == before
+    listed = list_folder(run).checkpoints[-1]
+    assert (listed.step, listed.attempt, listed.pinned, listed.has_other_pin) == (5, 2, False, True)
 
 
 def test_leftovers_of_earlier_attempts_go_and_mix_with_nothing(tmp_path: Path) -> None:

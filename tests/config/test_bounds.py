@@ -19,10 +19,18 @@ def test_guards_compare_and_nan_fails_each(text: str, value: float, admits: bool
 
 def test_a_guard_is_read_as_it_is_written() -> None:
     assert parse_guard(" canary/mmlu-5.1 stem <= -1e-3 ") == Guard("canary/mmlu-5.1 stem", "<=", -0.001)
-    assert str(parse_guard("a>=0.9")) == "a>=0.9"
+    assert [str(parse_guard(text)) for text in ("a>=0.9", "a>=0.99999999", "a<1234567", "a<1e-7", "a<inf")] == [
+        "a>=0.9",
+        "a>=0.99999999",
+        "a<1234567.0",
+        "a<1e-07",
+        "a<inf",
+    ]
 
 
-@pytest.mark.parametrize("text", ["", "a", "a>", ">=0.9", "a=0.9", "a>=x", "a>=nan", "a>=1>=2", "a => 1", "0.9<"])
+@pytest.mark.parametrize(
+    "text", ["", "a", "a>", ">=0.9", "a=0.9", "a>=x", "a>=nan", "a>=1>=2", "a => 1", "0.9<", "a>1_0", "a>\u0661"]
+)
 def test_what_is_no_guard_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match="must be a metric, one of"):
         parse_guard(text)

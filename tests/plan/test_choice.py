@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepstep.config.bounds import Guard, parse_guard
-from keepstep.plan.choice import Choice, Standing, choose, sorted_out, why_none
+from keepstep.plan.choice import Choice, Standing, choose, why_none
 from keepstep.plan.scores import Measured
 
 
@@ -97,6 +97,33 @@ def test_nothing_to_choose_says_why_for_each() -> None:
     assert why_none(many) == "not scored yet (step 0, 1, 2, 3, 4, 5, 6, 7, and 12 more)"
 
 
+def test_of_several_with_one_step_each_counts() -> None:
+    rows = [scored(6, "first", a=0.1), scored(6, "second", a=0.9), scored(6, "third", a=0.9), scored(6, "was", a=1)]
+    choice = choose(rows, [(6, "first"), (6, "second"), (6, "third")], "task/a", "max")
+    assert (choice.chosen, choice.chosen_digest) == (6, "second")
+    assert {row.digest: row.reason for row in choice.rows} == {
+        "first": "number 3 of 3 eligible",
+        "second": "the highest task/a of 3 eligible",
+        "third": "equal to another of this step",
+        "was": "of another checkpoint of this step, which is gone",
+    }
+
+
+@pytest.mark.parametrize(
+    ("guard", "value", "told"),
+    [
+        ("task/c>=1", 0.99999999, "guard task/c>=1: it is 0.99999999"),
+        ("task/c>=0.99999999", 0.9, "guard task/c>=0.99999999: it is 0.9"),
+        ("task/c>0.5", 1 / 3, "guard task/c>0.5: it is 0.333333"),
+        ("task/c>0.5", math.nan, "guard task/c>0.5: it is NaN"),
+        ("task/c<1", 1.0000000001, "guard task/c<1: it is 1"),
+    ],
+)
+def test_a_guard_that_fails_shows_as_many_digits_as_that_takes(guard: str, value: float, told: str) -> None:
+    choice = choose([scored(10, a=1, c=value)], there(10), "task/a", "max", [parse_guard(guard)])
+    assert choice.rows[0].reason == told
+
+
 @given(
     st.dictionaries(st.integers(0, 30), st.tuples(st.floats(), st.floats()), max_size=12),
     st.sets(st.integers(0, 30)),
@@ -119,17 +146,11 @@ def test_the_chosen_is_there_passes_and_has_no_better(
     assert choice.chosen == min(step for step, value in good.items() if value == best)
 
 
-def test_one_of_several_with_a_step_stands_for_all_and_what_is_not_complete_is_not_gone() -> None:
-    found = [(1, "a"), (1, "b"), (1, "c"), (2, "d"), (3, "")]
-    present, others = sorted_out(found, {"b", "c"})
-    assert present == {1: "b", 2: "d"}
-    assert sorted_out(found, ())[0] == {1: "a", 2: "d"}
-    rows = [scored(1, "c", a=0.9), scored(1, "b", a=0.5), scored(3, a=0.9), scored(4, a=0.9)]
-    choice = choose(rows, present, "task/a", "max", (), others)
-    assert [(row.step, row.digest, row.standing.value, row.reason) for row in choice.rows] == [
-        (1, "c", "left out", "another checkpoint of this step stands for it"),
-        (1, "b", "chosen", "the highest task/a of 1 eligible"),
-        (2, "d", "left out", "not scored yet"),
-        (3, "d3", "gone", "not complete"),
-        (4, "d4", "gone", "not there any more"),
+def test_what_is_not_complete_is_not_gone() -> None:
+    rows = [scored(3, a=0.9), scored(4, a=0.9)]
+    choice = choose(rows, there(2), "task/a", "max", (), [3])
+    assert [(row.step, row.standing.value, row.reason) for row in choice.rows] == [
+        (2, "left out", "not scored yet"),
+        (3, "gone", "not complete"),
+        (4, "gone", "not there any more"),
     ]

@@ -106,7 +106,13 @@ def test_scores_that_cannot_be_read_cost_nothing_its_place_not_even_for_the_budg
     candidates = [candidate(step) for step in (10, 20, 30)]
     found = retain(candidates, [Newest(1), Best("task/a", "max")], scores_known=False, budget_bytes=10)
     assert kept(found) == [10, 20, 30]
-    assert "cannot be read" in reasons(found)[10]
+    assert "not all scores can be read" in reasons(found)[10]
+
+
+def test_scores_that_can_be_read_in_part_keep_what_has_none_and_the_best_of_the_others() -> None:
+    candidates = [candidate(10, 0.5), candidate(20), candidate(30, 0.9), candidate(40, math.nan), candidate(50, 0.1)]
+    found = retain(candidates, [Newest(1), Best("task/a", "max")], scores_known=False, budget_bytes=10)
+    assert kept(found) == [20, 30, 40, 50]
 
 
 def test_the_young_stay_and_a_clock_that_went_back_makes_nothing_old() -> None:
@@ -156,6 +162,17 @@ def test_a_budget_alone_keeps_the_newest_that_fit() -> None:
     assert kept(retain(candidates, [All()], budget_bytes=7)) == [30, 40]
     assert kept(retain(candidates, [All()], budget_bytes=7, held=[10])) == [10, 40]
     assert kept(retain(candidates, [All(), Best("task/a", "max")], budget_bytes=None)) == [10, 20, 30, 40]
+
+
+def test_what_a_reader_holds_for_a_while_pushes_nothing_out_of_a_budget() -> None:
+    candidates = [candidate(10, 0.9), candidate(20, 0.1), candidate(30, 0.2), candidate(40, 0.3)]
+    policies = [Best("task/a", "max"), Newest(1)]
+    assert kept(retain(candidates, policies, budget_bytes=20)) == [10, 40]
+    assert kept(retain(candidates, policies, held=[20, 30], budget_bytes=20)) == [20, 30, 40]
+    found = retain(candidates, policies, held=[20, 30], passing=[20, 30], budget_bytes=20)
+    assert kept(found) == [10, 20, 30, 40]
+    assert [one.step for one in found if one.apart] == [20, 30]
+    assert reasons(found)[20] == "pinned, or held by a reader (beside the disk budget of 2e-08 GB, until then)"
 
 
 CANDIDATES = st.lists(
@@ -261,3 +278,15 @@ def test_a_configuration_names_the_same_policies() -> None:
 def test_no_rule_keeps_fewer_than_one_of_the_newest(number: int) -> None:
     with pytest.raises(ValueError, match="1 or more"):
         Newest(number)
+
+
+@given(candidates=CANDIDATES, policies=st.lists(POLICY, min_size=1, max_size=4), held=STEPS, budget=st.integers(0, 600))
+def test_a_budget_holds_without_what_is_let_go_by_itself(
+    candidates: list[Candidate], policies: list[Policy], held: Collection[int], budget: int
+) -> None:
+    found = retain(candidates, policies, held=held, passing=held, now=NOW, budget_bytes=budget)
+    counted = [one for one in found if one.keep and not one.apart]
+    steps = {one.step for one in candidates}
+    newest = max(steps)
+    assert {one.step for one in found if one.apart} <= set(held) & steps <= set(kept(found))
+    assert sum(one.size for one in counted) <= budget or [one.step for one in counted] == [newest]

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from keepstep.plan.policies import NO_RULES, Best, Rules, YoungerThan
+from keepstep.plan.scores import measured
 from keepstep.storage.candidates import candidates_of, created_seconds, digest_of
 from keepstep.storage.scoring.scores import read_scores
 from keepstep.storage.survey import survey
@@ -17,7 +18,7 @@ from tests.rig.scores import give_score
 def test_only_what_the_rules_need_is_looked_up(tmp_path: Path) -> None:
     give_score(make_checkpoint(tmp_path, 10), accuracy=0.5)
     complete = survey(tmp_path).complete
-    rows = read_scores(tmp_path)
+    rows = measured(read_scores(tmp_path))
     (bare,) = candidates_of(complete, NO_RULES, rows)
     assert (bare.step, bare.created, bare.measured) == (10, None, None)
     assert bare.size > 40_000
@@ -30,7 +31,9 @@ def test_only_what_the_rules_need_is_looked_up(tmp_path: Path) -> None:
 def test_scores_belong_to_the_bytes_and_not_to_the_step(tmp_path: Path) -> None:
     give_score(make_checkpoint(tmp_path / "before", 10, size=400), tmp_path, accuracy=0.5)
     make_checkpoint(tmp_path, 10)
-    (one,) = candidates_of(survey(tmp_path).complete, Rules((Best("task/accuracy", "max"),)), read_scores(tmp_path))
+    (one,) = candidates_of(
+        survey(tmp_path).complete, Rules((Best("task/accuracy", "max"),)), measured(read_scores(tmp_path))
+    )
     assert one.measured is None
 
 

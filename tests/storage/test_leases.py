@@ -40,6 +40,14 @@ def test_a_lease_of_a_reader_that_died_ends(tmp_path: Path) -> None:
     assert [path.name for path in leases.iterdir()] == ["save-5.x"]
 
 
+@pytest.mark.parametrize("content", ["", "[1]", '{"seconds": "x"}', '{"seconds": 1' + "0" * 400 + "}", "[" * 999])
+def test_a_lease_that_says_nothing_is_held_for_long(content: str, tmp_path: Path) -> None:
+    leases = tmp_path / ".keepstep" / "leases"
+    leases.mkdir(parents=True)
+    (leases / "save-5.x").write_text(content)
+    assert held_steps(tmp_path) == {5}
+
+
 def test_held_ones_stay_beside_those_that_count() -> None:
     kept = [v.step for v in plan_retention([5, 10, 15, 20], 2, protected=[20], held=[5]) if v.keep]
     assert kept == [5, 15, 20]

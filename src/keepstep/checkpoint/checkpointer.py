@@ -20,7 +20,7 @@ from keepstep.checkpoint.period import period_of
 from keepstep.checkpoint.probe import Probe, save_dir, settings_from_environment
 from keepstep.checkpoint.resume import Elsewhere, Resumed, look, refuse, resume
 from keepstep.checkpoint.run_folder import RunFolder
-from keepstep.checkpoint.save import SaveRequest, apply_retention
+from keepstep.checkpoint.save import SaveRequest, apply_retention, nothing_waits
 from keepstep.checkpoint.saver import Saver
 from keepstep.checkpoint.stop import StopNotice, seconds_left, waiting_time
 from keepstep.checkpoint.volatile import warn_if_volatile
@@ -36,6 +36,7 @@ from keepstep.state.job_state import JobState
 from keepstep.state.job_state import collect as collect_state
 from keepstep.state.model import ModelComponent
 from keepstep.storage.exit_note import this_launcher
+from keepstep.storage.survey import SurveyedCheckpoint
 from keepstep.storage.tracing import note_start, trace_this_process
 
 logger = logging.getLogger("keepstep")
@@ -397,9 +398,12 @@ class Checkpointer:
             components=tuple(component.name for component in self._components),
             num_to_keep=self.config.num_to_keep,
             rules=rules_of(self.config.keep),
-            waiting=lambda complete: self._mirrors.waiting(complete, self.config.num_to_keep),
+            waiting=self._waiting if self._mirrors.are_wanted else nothing_waits,
             work=work,
         )
+
+    def _waiting(self, complete: Collection[SurveyedCheckpoint]) -> Collection[int]:
+        return self._mirrors.waiting(complete, self.config.num_to_keep)
 
     def _note_saved(self) -> None:
         step = self._saver.last_step

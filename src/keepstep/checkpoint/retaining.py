@@ -9,9 +9,9 @@ from keepstep.errors import CouldNotLookError
 from keepstep.plan.metrics import names_in
 from keepstep.plan.policies import Rules
 from keepstep.plan.retention import Verdict, retain
-from keepstep.plan.scores import Score, measured
+from keepstep.plan.scores import Measured
 from keepstep.storage.candidates import candidates_of
-from keepstep.storage.scoring.scores import read_scores
+from keepstep.storage.score_file import reader_of
 from keepstep.storage.survey import SurveyedCheckpoint
 
 logger = logging.getLogger("keepstep")
@@ -25,6 +25,7 @@ def decide(
     protected: Collection[int],
     held: Collection[int],
     newest: int | None = None,
+    passing: Collection[int] = (),
 ) -> tuple[Verdict, ...]:
     """A verdict for each checkpoint. Scores that cannot be read are a warning: what they may speak for stays.
 
@@ -36,42 +37,70 @@ def decide(
         protected: steps that stay in any case; they count.
         held: steps that are pinned, read, or not copied elsewhere yet.
         newest: the step just written, whatever its number; None: the highest. Nothing takes it.
+        passing: those that are held and will be let go by themselves: no budget gives up others for them.
     """
-    rows = _rows(folder, rules)
+    known, is_all = _known(folder, rules)
     verdicts = retain(
-        candidates_of(complete, rules, rows or ()),
+        candidates_of(complete, rules, known),
         rules.beside(num_to_keep),
         protected=protected,
         held=held,
+        passing=passing,
         newest=newest,
         now=time.time(),
-        scores_known=rows is not None,
+        scores_known=is_all,
         budget_bytes=rules.budget_bytes,
     )
+    _tell_of_budget(folder, verdicts, rules.budget_bytes)
+    return verdicts
+
+
+def _tell_of_budget(folder: Path, verdicts: Collection[Verdict], budget: int | None) -> None:
     kept = sum(one.size for one in verdicts if one.keep)
-    if rules.budget_bytes is not None and kept > rules.budget_bytes:
+    if budget is None or kept <= budget:
+        return
+    apart = sum(one.size for one in verdicts if one.apart)
+    if kept - apart > budget:
         logger.warning(
             "the checkpoints in %s that must stay take %.1f GB, more than the disk budget of %.1f GB",
             folder,
             kept / 1e9,
-            rules.budget_bytes / 1e9,
+            budget / 1e9,
         )
-    return verdicts
+    else:
+        logger.warning(
+            "the checkpoints in %s take %.1f GB, more than the disk budget of %.1f GB, until readers and uploads let "
+            "go of %.1f GB",
+            folder,
+            kept / 1e9,
+            budget / 1e9,
+            apart / 1e9,
+        )
 
 
-def _rows(folder: Path, rules: Rules) -> tuple[Score, ...] | None:
-    """The scores, where rules need them; None where they cannot be read."""
+def _known(folder: Path, rules: Rules) -> tuple[tuple[Measured, ...], bool]:
+    """What is known of checkpoints, where rules need it, and whether that is all, or some of it is lost for now."""
     if not rules.needs_scores:
-        return ()
+        return (), True
+    reader = reader_of(folder)
     try:
-        rows = read_scores(folder)
+        found = reader.read(folder)
     except CouldNotLookError as error:
         logger.warning("%s; what may be the best stays until it can be read", error)
-        return None
-    known = names_in(measured(rows))
+        return reader.last, False
+    if found.unreadable:
+        logger.warning("%s; what may be the best stays until they are mended or deleted", found.told)
+        return found.known, False
+    if not found.is_there and reader.was_there:
+        logger.warning(
+            "%s is gone; what may be the best stays until it is there again (an empty one says that nothing is scored)",
+            found.path,
+        )
+        return reader.last, False
+    names = names_in(found.known)
     for name in rules.metrics:
-        if known and name not in known:
+        if names and name not in names:
             logger.warning(
-                "no checkpoint has a score %s so far, so none stays for it; there are: %s", name, ", ".join(known)
+                "no checkpoint has a score %s so far, so none stays for it; there are: %s", name, ", ".join(names)
             )
-    return rows
+    return found.known, True

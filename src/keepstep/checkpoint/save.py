@@ -26,14 +26,21 @@ from keepstep.plan.policies import NO_RULES, Rules
 from keepstep.plan.resume import Condition
 from keepstep.plan.space import missing_bytes
 from keepstep.provenance.record import to_text as record_text
+from keepstep.storage.candidates import digest_of, digests_of
 from keepstep.storage.deletion import delete_checkpoint
 from keepstep.storage.digest import digest_of_bytes
-from keepstep.storage.leases import held_steps
+from keepstep.storage.leases import leased_steps, pinned_steps
 from keepstep.storage.local import exchange, free_bytes, make_folders, publish, remove_tree, sync_folder
 from keepstep.storage.survey import SurveyedCheckpoint, inspect, survey
+from keepstep.storage.waiting_note import note_waiting
 from keepstep.storage.writer import Writer
 
 logger = logging.getLogger("keepstep")
+
+
+def nothing_waits(complete: Collection[SurveyedCheckpoint]) -> Collection[int]:
+    """Of a run that has no mirrors."""
+    return ()
 
 
 @dataclass(frozen=True)
@@ -70,7 +77,7 @@ class SaveRequest:
     protected: tuple[int, ...] = ()
     naming: Naming = layout.NATIVE
     inner: str = ""
-    waiting: Callable[[Collection[SurveyedCheckpoint]], Collection[int]] = lambda complete: ()
+    waiting: Callable[[Collection[SurveyedCheckpoint]], Collection[int]] = nothing_waits
     work: Work | None = None
 
     @property
@@ -244,8 +251,12 @@ def _make_room(request: SaveRequest, size: int) -> None:
     more."""
     complete = survey(request.folder, request.naming).complete
     spared = request.waiting(complete)
-    held = held_steps(request.folder)
-    verdicts = decide(request.folder, complete, request.num_to_keep, request.rules, request.protected, held)
+    pinned = pinned_steps(request.folder, digests_of(complete))
+    leased = leased_steps(request.folder) - pinned
+    held = leased | pinned
+    verdicts = decide(
+        request.folder, complete, request.num_to_keep, request.rules, request.protected, held, passing=leased
+    )
     for verdict in verdicts:
         if verdict.keep or verdict.step not in spared:
             continue
@@ -297,7 +308,7 @@ def seal(request: SaveRequest, files: Mapping[str, FileRecord], world_size: int)
     files[layout.RUN_RECORD] = write_file(folder / layout.RUN_RECORD, record.encode())
     manifest = Manifest(request.step, request.attempt, world_size, request.components, files)
     write_file(folder / layout.MANIFEST, manifest_text(manifest, digest_of_bytes).encode())
-    put_in_place(request, replaces=_is_complete(request))
+    put_in_place(request, replaces=_is_complete(request) and not _is_pinned(request))
 
 
 def put_in_place(request: SaveRequest, *, replaces: bool) -> None:
@@ -331,6 +342,12 @@ def _is_complete(request: SaveRequest) -> bool:
     return is_folder and inspect(final, request.step).found.condition is Condition.COMPLETE
 
 
+def _is_pinned(request: SaveRequest) -> bool:
+    """Whether what has the name so far is pinned: it is kept then, and the new checkpoint has no pin."""
+    present = inspect(request.final, request.step)
+    return request.step in pinned_steps(request.folder, lambda _: digest_of(present))
+
+
 def set_aside(folder: Path, attempt: int, path: Path, why: str) -> None:
     """Take a folder out of the way and keep it: it may be the only copy of something."""
     aside = folder / layout.SET_ASIDE
@@ -352,17 +369,39 @@ def discard(path: Path) -> None:
         logger.warning("could not delete %s (%s); the next save tries again", path, error)
 
 
+def _note(folder: Path, waiting: Collection[int]) -> None:
+    try:
+        note_waiting(folder, waiting)
+    except OSError as error:  # a full disk, say: what is deleted next makes room
+        logger.warning("could not note what waits for its upload, which `keepstep prune` leaves alone: %s", error)
+
+
 def apply_retention(request: SaveRequest) -> None:
     """Delete what the retention rule gives up. Only the main process calls it; a failure warns and never raises."""
     folder = request.folder
-    if not request.rules.may_delete(request.num_to_keep):
+    may_delete = request.rules.may_delete(request.num_to_keep)
+    if not may_delete and request.waiting is nothing_waits:
         return
     try:
         request.claim.confirm()
         complete = survey(folder, request.naming).complete
+        waiting = frozenset(request.waiting(complete))
+        _note(folder, waiting)
+        if not may_delete:
+            return
         protected = [request.step, *request.protected]
-        held = held_steps(folder) | set(request.waiting(complete))
-        verdicts = decide(folder, complete, request.num_to_keep, request.rules, protected, held, request.step)
+        pinned = pinned_steps(folder, digests_of(complete))
+        passing = (leased_steps(folder) | waiting) - pinned
+        verdicts = decide(
+            folder,
+            complete,
+            request.num_to_keep,
+            request.rules,
+            protected,
+            held=pinned | passing,
+            newest=request.step,
+            passing=passing,
+        )
     except (OSError, RunInUseError) as error:
         logger.warning("could not look for old checkpoints in %s (%s); the next save tries again", folder, error)
         return

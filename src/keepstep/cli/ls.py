@@ -37,6 +37,12 @@ def command(
         print(f"no checkpoints in {listing.folder} itself; runs with checkpoints: {', '.join(listing.runs)}")
     else:
         print(f"no checkpoints in {listing.folder}")
+    for c in listing.checkpoints:
+        if c.has_other_pin:
+            print(
+                f"the pin of step {c.step} is of another checkpoint, whose place this one has taken; "
+                f"look for it in {listing.folder}/.keepstep/set-aside"
+            )
     if listing.leftovers:
         print(f"left by saves that did not end: {', '.join(listing.leftovers)}")
 

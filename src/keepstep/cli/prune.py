@@ -138,10 +138,10 @@ def _rules(
 def _known_names(folder: Path, scores: Path | None, names: Sequence[str]) -> list[str]:
     """The metrics' full names. One that nobody has ever measured would keep nothing: that is a slip."""
     from keepstep.errors import ConfigError
-    from keepstep.ops.best import metrics_of
-    from keepstep.plan.metrics import full_name
+    from keepstep.ops.prune import scores_to_keep_by
+    from keepstep.plan.metrics import full_name, names_in
 
-    known = metrics_of(folder, scores)
+    known = names_in(scores_to_keep_by(scores or folder))
     found = [full_name(name, known) for name in names]
     for name in found:
         if name not in known:
@@ -156,7 +156,7 @@ def _prune_folder(
 
     plan = plan_prune(folder, keep, rules, scores)
     if not dry_run:
-        apply_prune(plan)
+        plan = apply_prune(plan)
     if as_json:
         print_json(plan, dry_run=dry_run)
         return
@@ -166,7 +166,8 @@ def _prune_folder(
     if plan.put_away:
         print(f"{human_size(plan.put_away)} lie in quarantine or were set aside ({folder}/.keepstep): yours to delete")
     if plan.over_budget:
-        print(f"what must stay is {human_size(plan.over_budget)} more than the disk budget")
+        apart = f"; readers and uploads hold {human_size(plan.apart)} for now" if plan.apart else ""
+        print(f"what must stay is {human_size(plan.over_budget)} more than the disk budget{apart}")
     print(f"{human_size(plan.freed)} {'would be freed' if dry_run else 'freed'}, {human_size(plan.kept)} kept")
 
 

@@ -28,7 +28,8 @@ class Guard:
     number: float
 
     def __str__(self) -> str:
-        return f"{self.metric}{self.operator}{self.number:g}"
+        short = f"{self.number:g}"
+        return f"{self.metric}{self.operator}{short if float(short) == self.number else repr(self.number)}"
 
     def admits(self, value: float) -> bool:
         """Whether a value keeps the bound."""
@@ -43,7 +44,9 @@ def parse_guard(text: str) -> Guard:
     """
     match = _GUARD.fullmatch(text)
     try:
-        number = float(match["number"]) if match else math.nan
+        # `float` takes 1_0 as well, and digits of any script.
+        is_plain = match is not None and match["number"].isascii() and "_" not in match["number"]
+        number = float(match["number"]) if match is not None and is_plain else math.nan
     except ValueError:
         number = math.nan
     if match is None or math.isnan(number):

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field, ValidationInfo, model_validator
 
-from keepstep.config.base import Section
+from keepstep.config.base import NoBool, Section
 from keepstep.config.mirror import Mirrors, unprinted
 from keepstep.config.retention import Keep
 
@@ -118,9 +118,9 @@ class CheckpointingConfig(Section):
         return {**values, "period_steps": None}
 
     save_dir: Annotated[str, Field(min_length=1)]
-    period_minutes: Annotated[float | None, Field(gt=0)] = None
+    period_minutes: Annotated[float | None, Field(gt=0), NoBool] = None
     period_steps: Annotated[Period | None, BeforeValidator(_period)]
-    max_loss_minutes: Annotated[float, Field(gt=0)] = 15.0
+    max_loss_minutes: Annotated[float, Field(gt=0), NoBool] = 15.0
     num_to_keep: Annotated[int | None, BeforeValidator(_number_to_keep)] = None
     keep: Keep | None = None
     mode: Literal["sync", "async"] = "sync"
@@ -128,14 +128,14 @@ class CheckpointingConfig(Section):
     on_damage: Literal["fall_back", "stop"] = "fall_back"
     verify_on_resume: Literal["full", "loaded"] = "full"
     on_save_error: Literal["stop", "continue"] = "stop"
-    max_failed_saves: Annotated[int, Field(ge=1)] = 3
+    max_failed_saves: Annotated[int, Field(ge=1), NoBool] = 3
     mirror: Mirrors = ()
-    peer_copies: Literal[0, 1] = 0
+    peer_copies: Annotated[Literal[0, 1], NoBool] = 0
     guards: Annotated[dict[str, GuardPolicy], AfterValidator(_known_fields)] = Field(default_factory=dict)
     stop_signals: tuple[StopSignal, ...] = ("SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2")
-    grace_seconds: Annotated[float | None, Field(gt=0)] = None
-    hang_seconds: Annotated[float, Field(gt=0)] = 600.0
-    timeout_seconds: Annotated[float, Field(gt=0)] = 7200.0
+    grace_seconds: Annotated[float | None, Field(gt=0), NoBool] = None
+    hang_seconds: Annotated[float, Field(gt=0), NoBool] = 600.0
+    timeout_seconds: Annotated[float, Field(gt=0), NoBool] = 7200.0
 
     @model_validator(mode="after")
     def _copies_have_one_way(self) -> "CheckpointingConfig":

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from keepstep.config.address import parse_address
-from keepstep.config.base import Section
+from keepstep.config.base import NoBool, Section
 
 
 def _address(text: str) -> str:
@@ -34,12 +34,12 @@ class MirrorConfig(Section):
     """
 
     address: Annotated[str, AfterValidator(_address)]
-    period_steps: Annotated[int | None, Field(ge=1)] = None
-    num_to_keep: Annotated[int | None, Field(ge=1)] = None
+    period_steps: Annotated[int | None, Field(ge=1), NoBool] = None
+    num_to_keep: Annotated[int | None, Field(ge=1), NoBool] = None
     require: bool = False
-    max_mib_per_second: Annotated[float | None, Field(gt=0)] = None
-    max_waiting: Annotated[int, Field(ge=0)] = 2
-    wait_seconds: Annotated[float, Field(ge=0)] = 300.0
+    max_mib_per_second: Annotated[float | None, Field(gt=0), NoBool] = None
+    max_waiting: Annotated[int, Field(ge=0), NoBool] = 2
+    wait_seconds: Annotated[float, Field(ge=0), NoBool] = 300.0
     fetch: Literal["download", "ranges", "never"] = "download"
 
 

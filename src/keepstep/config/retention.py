@@ -4,13 +4,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
-from keepstep.config.base import Section
+from keepstep.config.base import NoBool, Section
 from keepstep.config.bounds import parse_guard
 
 
 def _full_name(name: str) -> str:
+    name = name.strip()
     before, _, after = name.partition("/")
-    if not before or not after:
+    if not before or not after or (before.rstrip(), after.lstrip()) != (before, after):
         raise ValueError("must be the full name of a metric, <set>/<metric>: task/accuracy")
     return name
 
@@ -57,8 +58,8 @@ class Keep(Section):
 
     every_steps: Annotated[int | None, Field(ge=1, strict=True)] = None
     best: Annotated[tuple[KeepBest, ...], BeforeValidator(_several)] = ()
-    younger_than_hours: Annotated[float | None, Field(gt=0)] = None
-    disk_budget_gb: Annotated[float | None, Field(gt=0)] = None
+    younger_than_hours: Annotated[float | None, Field(gt=0), NoBool] = None
+    disk_budget_gb: Annotated[float | None, Field(gt=0), NoBool] = None
 
     @property
     def adds(self) -> bool:

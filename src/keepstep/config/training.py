@@ -4,13 +4,13 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, PositiveFloat, field_validator, model_validator
 
-from keepstep.config.base import Section
+from keepstep.config.base import NoBool, Section
 from keepstep.config.checkpointing import CheckpointingConfig
 
 # Strict: `true` is no number, and 1.0 no count.
 Count = Annotated[int, Field(strict=True, ge=1)]
-NonNegativeFloat = Annotated[float, Field(ge=0)]
-Fraction = Annotated[float, Field(ge=0, lt=1)]
+NonNegativeFloat = Annotated[float, Field(ge=0), NoBool]
+Fraction = Annotated[float, Field(ge=0, lt=1), NoBool]
 
 
 class RunConfig(Section):
@@ -82,7 +82,7 @@ class OptimizerConfig(Section):
 class PhaseConfig(Section):
     """One piece of the learning-rate curve: how long it lasts, and the factor of the base rate that it goes to."""
 
-    percent: Annotated[float, Field(ge=0, le=100)] | None = None
+    percent: Annotated[float, Field(ge=0, le=100), NoBool] | None = None
     steps: Annotated[int, Field(strict=True, ge=0)] | None = None
     rest: bool = False
     to: NonNegativeFloat

@@ -12,12 +12,13 @@ from keepstep.ops.trainer_look import look_at, own_names
 from keepstep.plan import layout
 from keepstep.plan.adopt import AdoptVerdict, adopted_record, judge
 from keepstep.plan.lock import Claim
-from keepstep.plan.manifest import FileRecord, Manifest, to_text
+from keepstep.plan.manifest import FileRecord, Manifest, manifest_digest, to_text
 from keepstep.plan.trainer_files import ADAPTER_CONFIG, STATE
 from keepstep.provenance.secrets import masked_text
 from keepstep.storage.digest import digest_of_bytes
 from keepstep.storage.folder_files import digest_and_sync, files_below, folders_below
 from keepstep.storage.json_file import read_json
+from keepstep.storage.leases import pin_anew
 from keepstep.storage.local import replace_text, sync_folder
 from keepstep.storage.lock import RunLock, acquire_lock, look_at_lock
 from keepstep.storage.naming import naming_in
@@ -133,6 +134,7 @@ def _adopt(path: Path, verdict: AdoptVerdict, lock: RunLock, on_bytes: Callable[
     files[layout.RUN_RECORD] = FileRecord(len(record.encode()), digest_of_bytes(record.encode()))
     manifest = Manifest(verdict.step, lock.number, verdict.world_size, verdict.components, files)
     replace_text(path / layout.MANIFEST, to_text(manifest, digest_of_bytes))
+    pin_anew(path.parent, verdict.step, manifest_digest(manifest, digest_of_bytes))
     # A Trainer rotates its checkpoints by these times.
     os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))
     sync_folder(path.parent)

@@ -11,13 +11,12 @@ from keepstep.ops.pin import pin_checkpoint
 from keepstep.ops.place import is_checkpoint, survey_address
 from keepstep.ops.scoring.places import LocalPlace, has_names
 from keepstep.plan import layout
-from keepstep.plan.choice import Choice, Standing, choose, sorted_out
+from keepstep.plan.choice import Choice, Standing, choose
 from keepstep.plan.manifest import Manifest, manifest_digest
 from keepstep.plan.metrics import Mode, names_in, shown
 from keepstep.plan.resume import Condition, Found
 from keepstep.plan.scores import measured
 from keepstep.storage.digest import digest_of_bytes
-from keepstep.storage.leases import pin_notes
 from keepstep.storage.naming import naming_in
 from keepstep.storage.scoring.scores import read_scores, unreadable_lines
 from keepstep.storage.survey import survey
@@ -59,10 +58,10 @@ def find_best(
     where = _scores_folder(place, scores)
     known = measured(read_scores(where))
     there = _there(place)
-    present, others = sorted_out([(one.step, one.digest) for one in there], {one.digest for one in known})
-    choice = choose(known, present, metric, mode, bounds, others)
-    paths = {(one.step, one.digest): one.path for one in there}
-    path = None if choice.chosen is None else paths[choice.chosen, present[choice.chosen]]
+    complete = [(one.step, one.digest) for one in there if one.digest]
+    choice = choose(known, complete, metric, mode, bounds, {one.step for one in there if not one.digest})
+    # Of the same bytes under two names the first.
+    path = next((one.path for one in there if choice.chosen_digest and one.digest == choice.chosen_digest), None)
     return Best(str(place), choice, path, unreadable_lines(where))
 
 
@@ -75,8 +74,7 @@ def pin_best(best: Best) -> None:
     """Pin what was chosen, with the reason as note where it has none. Raises as `keepstep.ops.pin.pin_checkpoint`."""
     choice, path = best.choice, Path(best.path or "")
     value = next(row.values[choice.metric] for row in choice.rows if row.standing is Standing.CHOSEN)
-    has_note = bool(choice.chosen is not None and pin_notes(path.resolve().parent).get(choice.chosen))
-    pin_checkpoint(path, None if has_note else f"best by {choice.metric} = {shown(value)}")
+    pin_checkpoint(path, f"best by {choice.metric} = {shown(value)}", only_if_none=True)
 
 
 def _scores_folder(place: Path | Address, scores: Path | None) -> Path:

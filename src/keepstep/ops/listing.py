@@ -6,14 +6,21 @@ from pathlib import Path
 from keepstep.errors import CouldNotLookError
 from keepstep.ops.found import survey_run
 from keepstep.plan import layout
-from keepstep.storage.leases import pin_notes
+from keepstep.storage.candidates import digest_of
+from keepstep.storage.leases import Pin, pins
 from keepstep.storage.run_record import read_record
 from keepstep.storage.survey import SurveyedCheckpoint
 
 
 @dataclass(frozen=True)
 class ListedCheckpoint:
-    """A checkpoint's folder. `problem` is empty for a complete one; `note` is what its pin says."""
+    """A checkpoint's folder.
+
+    Attributes:
+        problem: empty for a complete one.
+        note: what its pin says.
+        has_other_pin: whether a pin of its step is of another checkpoint, whose place it has taken: that was set aside.
+    """
 
     step: int
     path: str
@@ -25,6 +32,7 @@ class ListedCheckpoint:
     created_at: str | None
     pinned: bool = False
     note: str = ""
+    has_other_pin: bool = False
 
 
 @dataclass(frozen=True)
@@ -49,15 +57,16 @@ def list_folder(folder: Path) -> Listing:
     if layout.any_step_of(folder.resolve().name) is not None and (folder / layout.MANIFEST).is_file():
         raise CouldNotLookError(f"{folder} is one checkpoint; `keepstep show` describes it")
     found = survey_run(folder)
-    notes = pin_notes(folder)
-    listed = tuple(_listed(checkpoint, notes.get(checkpoint.found.step)) for checkpoint in found.checkpoints)
+    pinned = pins(folder)
+    listed = tuple(_listed(checkpoint, pinned.get(checkpoint.found.step)) for checkpoint in found.checkpoints)
     runs = () if listed else tuple(name for name in found.foreign if _holds_checkpoints(folder / name))
     return Listing(str(folder), listed, found.leftovers, found.foreign, runs)
 
 
-def _listed(checkpoint: SurveyedCheckpoint, note: str | None) -> ListedCheckpoint:
+def _listed(checkpoint: SurveyedCheckpoint, pin: Pin | None) -> ListedCheckpoint:
     manifest, found = checkpoint.manifest, checkpoint.found
     created_at = read_record(checkpoint.path).get("created_at")
+    is_pinned = pin is not None and (not pin.digest or pin.is_of(digest_of(checkpoint)))
     return ListedCheckpoint(
         step=found.step,
         path=str(checkpoint.path),
@@ -67,8 +76,9 @@ def _listed(checkpoint: SurveyedCheckpoint, note: str | None) -> ListedCheckpoin
         world_size=manifest.world_size if manifest else None,
         attempt=manifest.attempt if manifest else None,
         created_at=created_at if isinstance(created_at, str) else None,
-        pinned=note is not None,
-        note=note or "",
+        pinned=is_pinned,
+        note=pin.note if pin is not None and is_pinned else "",
+        has_other_pin=pin is not None and not is_pinned,
     )
 
 

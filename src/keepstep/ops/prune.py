@@ -11,16 +11,21 @@ from keepstep.plan import layout
 from keepstep.plan.layout import Naming
 from keepstep.plan.policies import NO_RULES, Rules
 from keepstep.plan.retention import HELD, PROTECTED, Verdict, retain
+from keepstep.plan.scores import Measured
 from keepstep.plan.trainer_files import STATE, base_name
-from keepstep.storage.candidates import candidates_of
+from keepstep.storage.candidates import candidates_of, digests_of
 from keepstep.storage.deletion import delete_checkpoint
 from keepstep.storage.json_file import read_json
-from keepstep.storage.leases import held_steps, pin_notes
+from keepstep.storage.leases import leased_steps, pin_notes
 from keepstep.storage.local import remove_tree
 from keepstep.storage.naming import naming_in
 from keepstep.storage.quarantine import size_of
-from keepstep.storage.scoring.scores import read_scores
+from keepstep.storage.score_file import read_score_file
 from keepstep.storage.survey import survey
+from keepstep.storage.waiting_note import waiting_steps
+
+_WAITS = "waits for its upload"
+_GONE = "gone already: somebody else has deleted it meanwhile"
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,8 @@ class PrunePlan:
         prefix: what the checkpoints are called, without the step.
         kept: bytes of what stays.
         over_budget: bytes by which what must stay is more than the disk budget.
+        budget: bytes that all of what stays may take; None: no bound.
+        apart: bytes of what only readers and uploads hold; no budget gives up others for them.
     """
 
     folder: str
@@ -44,6 +51,8 @@ class PrunePlan:
     prefix: str = layout.NATIVE.prefix
     kept: int = 0
     over_budget: int = 0
+    budget: int | None = None
+    apart: int = 0
 
 
 def plan_prune(folder: Path, keep: int | None, rules: Rules = NO_RULES, scores: Path | None = None) -> PrunePlan:
@@ -59,14 +68,17 @@ def plan_prune(folder: Path, keep: int | None, rules: Rules = NO_RULES, scores: 
         scores: the folder that holds `scores.jsonl`; None: the run's own.
 
     Raises:
-        CouldNotLookError: there is no such folder, or it or the scores cannot be read.
+        CouldNotLookError: there is no such folder, or it cannot be read, or the scores are not there or not all of
+            them can be read.
     """
     if not folder.exists():
         raise CouldNotLookError(f"{folder}: there is no such folder")
-    held, naming = held_steps(folder), naming_in(folder)
+    naming = naming_in(folder)
     complete = {c.found.step: c for c in survey(folder, naming).complete}
-    rows = read_scores(scores or folder) if rules.needs_scores else ()
-    candidates = {one.step: one for one in candidates_of(complete.values(), rules, rows)}
+    notes, waiting = pin_notes(folder, digests_of(complete.values())), waiting_steps(folder)
+    passing = (leased_steps(folder) | waiting) - notes.keys()
+    known = scores_to_keep_by(scores or folder) if rules.needs_scores else ()
+    candidates = {one.step: one for one in candidates_of(complete.values(), rules, known)}
     damaged: list[str] = []
     good: set[int] = set()
     while True:
@@ -75,7 +87,8 @@ def plan_prune(folder: Path, keep: int | None, rules: Rules = NO_RULES, scores: 
             candidates.values(),
             rules.beside(keep),
             protected=() if best is None else (best, max(candidates)),
-            held=held,
+            held=passing | notes.keys(),
+            passing=passing,
             now=time.time(),
             budget_bytes=rules.budget_bytes,
         )
@@ -88,23 +101,51 @@ def plan_prune(folder: Path, keep: int | None, rules: Rules = NO_RULES, scores: 
             del candidates[result.step]
         else:
             good.add(result.step)
-    kept = sum(v.size for v in verdicts if v.keep)
-    return PrunePlan(
-        str(folder),
-        _told(verdicts, best, pin_notes(folder)),
-        tuple(damaged),
-        freed=sum(v.size for v in verdicts if not v.keep),
-        put_away=size_of(folder),
-        prefix=naming.prefix,
-        kept=kept,
-        over_budget=0 if rules.budget_bytes is None else max(0, kept - rules.budget_bytes),
+    return _summed(
+        PrunePlan(
+            str(folder),
+            _told(verdicts, best, notes, waiting),
+            tuple(damaged),
+            freed=0,
+            put_away=size_of(folder),
+            prefix=naming.prefix,
+            budget=rules.budget_bytes,
+        )
     )
 
 
-def _told(verdicts: Sequence[Verdict], best: int | None, notes: Mapping[int, str]) -> tuple[Verdict, ...]:
-    """The verdicts with what only the folder knows: a Trainer's best, the notes of pins."""
+def _summed(plan: PrunePlan) -> PrunePlan:
+    kept = sum(v.size for v in plan.verdicts if v.keep)
+    return replace(
+        plan,
+        freed=sum(v.size for v in plan.verdicts if not v.keep),
+        kept=kept,
+        over_budget=0 if plan.budget is None else max(0, kept - plan.budget),
+        apart=sum(v.size for v in plan.verdicts if v.apart),
+    )
+
+
+def scores_to_keep_by(folder: Path) -> tuple[Measured, ...]:
+    """What is known of checkpoints. What cannot be read of it may speak for any of them, so that is an error.
+
+    Raises:
+        CouldNotLookError: there are no scores, or some of them cannot be read.
+    """
+    found = read_score_file(folder)
+    if not found.is_there:
+        raise CouldNotLookError(f"{found.path}: there is no such file, so nobody knows which checkpoint is the best")
+    if found.unreadable:
+        raise CouldNotLookError(f"{found.told}, and may speak for the best checkpoint. Mend or delete them")
+    return found.known
+
+
+def _told(
+    verdicts: Sequence[Verdict], best: int | None, notes: Mapping[int, str], waiting: Collection[int]
+) -> tuple[Verdict, ...]:
+    """The verdicts with what only the folder knows: a Trainer's best, the notes of pins, what waits."""
     told = {} if best is None else {verdicts[-1].step: "the newest", best: "the best, by what the newest says"}
     told |= {step: f"pinned: {note}" if note else "pinned" for step, note in notes.items() if step not in told}
+    told |= {step: _WAITS for step in waiting if step not in told}
     return tuple(
         replace(v, reason=v.reason.replace(PROTECTED, told[v.step]).replace(HELD, told[v.step]))
         if v.step in told
@@ -122,8 +163,13 @@ def _best(folder: Path, naming: Naming, steps: Collection[int]) -> int | None:
     return step if step in steps else None
 
 
-def apply_prune(plan: PrunePlan) -> None:
+def apply_prune(plan: PrunePlan) -> PrunePlan:
     """Delete what the plan gives up, oldest first, and what deletions before did not end with.
+
+    A job may be at work there meanwhile: what somebody holds by now stays, and what is gone is passed over.
+
+    Returns:
+        The plan as it came out.
 
     Raises:
         OSError: something cannot be deleted.
@@ -135,6 +181,17 @@ def apply_prune(plan: PrunePlan) -> None:
         if layout.is_doomed(name):
             remove_tree(folder / name)
     attempt = found.last_attempt
-    for verdict in plan.verdicts:
-        if not verdict.keep:
-            delete_checkpoint(folder, verdict.step, attempt, naming)
+    verdicts = tuple(one if one.keep else _applied(one, folder, attempt, naming) for one in plan.verdicts)
+    return _summed(replace(plan, verdicts=verdicts))
+
+
+def _applied(verdict: Verdict, folder: Path, attempt: int, naming: Naming) -> Verdict:
+    """What became of a checkpoint that was to be deleted."""
+    if verdict.step in waiting_steps(folder):
+        return replace(verdict, keep=True, reason=_WAITS)
+    try:
+        if delete_checkpoint(folder, verdict.step, attempt, naming):
+            return verdict
+    except FileNotFoundError:
+        return replace(verdict, reason=_GONE, size=0)
+    return replace(verdict, keep=True, reason=f"{HELD} by now")

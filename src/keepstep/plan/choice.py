@@ -21,22 +21,6 @@ class Standing(StrEnum):
 
 
 @dataclass(frozen=True)
-class NotJudged:
-    """What is there and is not chosen among.
-
-    Attributes:
-        incomplete: steps of checkpoints that are not complete, or that keepstep has not committed.
-        beside: digests of checkpoints for which another one of their step stands.
-    """
-
-    incomplete: frozenset[int] = frozenset()
-    beside: frozenset[str] = frozenset()
-
-
-NOTHING_ELSE = NotJudged()
-
-
-@dataclass(frozen=True)
 class ChoiceRow:
     """One checkpoint in a choice.
 
@@ -61,6 +45,7 @@ class Choice:
         metric: by its full name.
         rows: by step; what is scored and gone is there too.
         chosen: its step; None where nothing is eligible.
+        chosen_digest: of its manifest: in a folder of Lightning's several have one step.
     """
 
     metric: str
@@ -68,6 +53,7 @@ class Choice:
     guards: tuple[Guard, ...]
     rows: tuple[ChoiceRow, ...]
     chosen: int | None
+    chosen_digest: str | None = None
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -77,21 +63,22 @@ class Choice:
 
 def choose(
     measured: Sequence[Measured],
-    present: Mapping[int, str],
+    present: Mapping[int, str] | Iterable[tuple[int, str]],
     metric: str,
     mode: Mode,
     guards: Iterable[Guard] = (),
-    not_judged: NotJudged = NOTHING_ELSE,
+    incomplete: Collection[int] = (),
 ) -> Choice:
     """Choose among the checkpoints that are there.
 
     Args:
         measured: what is known of each, those that are gone too.
-        present: step and manifest digest of each complete checkpoint. A score of another digest is of another one.
+        present: step and manifest digest of each complete checkpoint, in pairs where several have one step. A score of
+            another digest is of another one.
         metric: that decides, by its full name, or without its set where just one has it.
         mode: "max": the highest value is the best.
         guards: all must be kept.
-        not_judged: what is there beside.
+        incomplete: steps of checkpoints that are there and not complete, or that keepstep has not committed.
 
     Raises:
         ConfigError: a name means several metrics, or none.
@@ -101,28 +88,17 @@ def choose(
     bounds = tuple(replace(guard, metric=full_name(guard.metric, known)) for guard in guards)
     names = tuple(dict.fromkeys([metric, *(guard.metric for guard in bounds)]))
     by_digest = {one.digest: one for one in measured}
-    rows = [_row_of_present(step, digest, by_digest.get(digest), names, bounds) for step, digest in present.items()]
-    values = {row.step: row.values[metric] for row in rows if row.standing is Standing.ELIGIBLE}
+    pairs = dict.fromkeys(present.items() if isinstance(present, Mapping) else present)
+    rows = [_row_of_present(step, digest, by_digest.get(digest), names, bounds) for step, digest in pairs]
+    values = {_key(row): row.values[metric] for row in rows if row.standing is Standing.ELIGIBLE}
     order = best_first(values, mode)
-    places = {step: place for place, step in enumerate(order, 1)}
+    places = {key: place for place, key in enumerate(order, 1)}
     rows = [_placed(row, metric, mode, values, places) for row in rows]
-    rows += [_row_of_other(one, present, not_judged, names) for one in measured if present.get(one.step) != one.digest]
-    rows.sort(key=lambda row: (row.step, present.get(row.step) == row.digest))
-    return Choice(metric, mode, bounds, tuple(rows), order[0] if order else None)
-
-
-def sorted_out(found: Sequence[tuple[int, str]], scored: Collection[str]) -> tuple[dict[int, str], NotJudged]:
-    """What `choose` takes as present, and what is there beside: of several with one step the first that was scored.
-
-    Args:
-        found: step of each checkpoint, and the digest of its manifest; empty where it is not complete.
-        scored: digests that have scores.
-    """
-    complete = [one for one in reversed(found) if one[1]]
-    # Of two with one step the later one in this order counts.
-    present = dict(sorted(complete, key=lambda one: one[1] in scored))
-    beside = {digest for step, digest in complete if present[step] != digest}
-    return present, NotJudged(frozenset(step for step, digest in found if not digest), frozenset(beside))
+    steps, digests = {step for step, _ in pairs}, {digest for _, digest in pairs}
+    rows += [_row_of_gone(one, steps, incomplete, names) for one in measured if one.digest not in digests]
+    rows.sort(key=lambda row: (row.step, row.standing is not Standing.GONE))
+    step, digest = order[0] if order else (None, None)
+    return Choice(metric, mode, bounds, tuple(rows), step, digest)
 
 
 def why_none(choice: Choice) -> str:
@@ -156,35 +132,44 @@ def _failed(guard: Guard, measured: Measured | None) -> str:
     if measured is None or guard.metric not in measured.metrics or guard.metric in measured.doubled:
         return f"guard {guard}: {obstacle(measured, guard.metric)}"
     value = measured.metrics[guard.metric]
-    return "" if guard.admits(value) else f"guard {guard}: it is {shown(value)}"
+    if guard.admits(value):
+        return ""
+    told = shown(value)
+    # As many digits as it takes to see that the bound is not kept.
+    return f"guard {guard}: it is {repr(value) if guard.admits(float(told)) else told}"
+
+
+def _key(row: ChoiceRow) -> tuple[int, str]:
+    return row.step, row.digest
 
 
 def _placed(
-    row: ChoiceRow, metric: str, mode: Mode, values: Mapping[int, float], places: Mapping[int, int]
+    row: ChoiceRow,
+    metric: str,
+    mode: Mode,
+    values: Mapping[tuple[int, str], float],
+    places: Mapping[tuple[int, str], int],
 ) -> ChoiceRow:
     if row.standing is not Standing.ELIGIBLE:
         return row
-    best = next(iter(places))
-    if row.step == best:
+    key, best = _key(row), next(iter(places))
+    if key == best:
         word = "highest" if mode == "max" else "lowest"
         return replace(row, standing=Standing.CHOSEN, reason=f"the {word} {metric} of {len(values)} eligible")
-    if values[row.step] == values[best]:
-        return replace(row, reason=f"equal to step {best}, which is earlier")
-    return replace(row, reason=f"number {places[row.step]} of {len(values)} eligible")
+    if values[key] == values[best]:
+        told = "another of this step" if row.step == best[0] else f"step {best[0]}, which is earlier"
+        return replace(row, reason=f"equal to {told}")
+    return replace(row, reason=f"number {places[key]} of {len(values)} eligible")
 
 
-def _row_of_other(
-    measured: Measured, present: Mapping[int, str], not_judged: NotJudged, names: Iterable[str]
+def _row_of_gone(
+    measured: Measured, present: Collection[int], incomplete: Collection[int], names: Iterable[str]
 ) -> ChoiceRow:
-    values = _values(measured, names)
-    if measured.digest in not_judged.beside:
-        reason = "another checkpoint of this step stands for it"
-        return ChoiceRow(measured.step, measured.digest, values, Standing.LEFT_OUT, reason)
     if measured.step in present:
         reason = "of another checkpoint of this step, which is gone"
     else:
-        reason = "not complete" if measured.step in not_judged.incomplete else "not there any more"
-    return ChoiceRow(measured.step, measured.digest, values, Standing.GONE, reason)
+        reason = "not complete" if measured.step in incomplete else "not there any more"
+    return ChoiceRow(measured.step, measured.digest, _values(measured, names), Standing.GONE, reason)
 
 
 def _values(measured: Measured | None, names: Iterable[str]) -> dict[str, float]:

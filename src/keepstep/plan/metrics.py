@@ -2,12 +2,13 @@
 
 import math
 from collections.abc import Iterable, Mapping
-from typing import Literal
+from typing import Literal, TypeVar
 
 from keepstep.errors import ConfigError
 from keepstep.plan.scores import Measured
 
 Mode = Literal["max", "min"]
+Key = TypeVar("Key", int, tuple[int, str])
 
 
 def names_in(measured: Iterable[Measured]) -> dict[str, int]:
@@ -54,11 +55,11 @@ def obstacle(measured: Measured | None, name: str) -> str:
     return "" if math.isfinite(value) else f"its {name} is {shown(value)}"
 
 
-def best_first(values: Mapping[int, float], mode: Mode) -> tuple[int, ...]:
-    """Steps by their values, the best first; of equal ones the earlier: it took less training to get there, and the
-    choice does not change before something better comes."""
+def best_first(values: Mapping[Key, float], mode: Mode) -> tuple[Key, ...]:
+    """Checkpoints, by their steps or what begins with those, by their values, the best first; of equal ones the
+    earlier: it took less training to get there, and the choice does not change before something better comes."""
     sign = -1.0 if mode == "max" else 1.0
-    return tuple(sorted(values, key=lambda step: (sign * values[step], step)))
+    return tuple(sorted(values, key=lambda key: (sign * values[key], key)))
 
 
 def shown(value: float) -> str:

@@ -36,7 +36,7 @@ class EverySteps:
 class Best:
     """The best by a score stay. What has no score, or one that cannot be compared, is never among them.
 
-    Where scores are there and cannot be read, everything may be the best, and stays.
+    Where not all scores can be read, what has no number may be the best, and stays; no budget takes the best then.
 
     Attributes:
         metric: by its full name.
@@ -50,9 +50,6 @@ class Best:
     guards: tuple[Guard, ...] = ()
 
     def judge(self, scene: Scene) -> Mapping[int, Claim]:
-        if not scene.scores_known:
-            why = f"the scores cannot be read, and it may be the best by {self.metric}"
-            return {one.step: Claim(True, why, (BEST_WORTH, 0), firm=True) for one in scene.candidates}
         obstacles = {
             one.step: obstacle(one.measured, self.metric) or failed_guard(self.guards, one.measured)
             for one in scene.candidates
@@ -63,13 +60,16 @@ class Best:
             if one.measured is not None and not obstacles[one.step]
         }
         claims = {step: Claim(False, why) for step, why in obstacles.items() if why}
+        if not scene.scores_known:
+            why = f"not all scores can be read, and it may be the best by {self.metric}"
+            claims = {step: Claim(True, why, (BEST_WORTH, 0), firm=True) for step in claims}
         for place, step in enumerate(best_first(values, self.mode), 1):
             told = f"{self.metric} = {shown(values[step])}"
             if place <= self.number:
                 reason = (
                     f"the best, {told}" if self.number == 1 else f"number {place} of the {self.number} best, {told}"
                 )
-                claims[step] = Claim(True, reason, (BEST_WORTH, -place))
+                claims[step] = Claim(True, reason, (BEST_WORTH, -place), firm=not scene.scores_known)
             else:
                 claims[step] = Claim(False, f"number {place} by {told}")
         return claims

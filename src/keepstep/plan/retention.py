@@ -1,7 +1,7 @@
 """Which checkpoints stay after a save: policies that each say what they keep, and what comes of all of them."""
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from keepstep.plan.scores import Measured
@@ -11,12 +11,19 @@ PROTECTED, HELD = "protected", "pinned, or held by a reader"
 
 @dataclass(frozen=True)
 class Verdict:
-    """What becomes of one checkpoint, and why. `size` in bytes, where it was told."""
+    """What becomes of one checkpoint, and why.
+
+    Attributes:
+        size: bytes, where it was told.
+        apart: it stays only as long as somebody reads it or copies it: it goes by itself then, and a disk budget does
+            not count it.
+    """
 
     step: int
     keep: bool
     reason: str
     size: int = 0
+    apart: bool = False
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,7 @@ class Scene:
         protected: steps that stay in any case; they count.
         held: steps that stay as long as they are pinned or read; they do not count.
         now: seconds since the epoch.
-        scores_known: False where the scores are there and could not be read.
+        scores_known: False where scores are there, or were, and not all could be read.
     """
 
     candidates: tuple[Candidate, ...]
@@ -116,6 +123,7 @@ def retain(
     *,
     protected: Collection[int] = (),
     held: Collection[int] = (),
+    passing: Collection[int] = (),
     newest: int | None = None,
     now: float = 0.0,
     scores_known: bool = True,
@@ -128,9 +136,11 @@ def retain(
         policies: in any order; at least one.
         protected: steps that stay in any case (the one just written); they count.
         held: steps that are pinned or that a reader holds: they stay until that ends, and do not count.
+        passing: those of them that nobody has pinned. The budget is held without them, as it will be when they are let
+            go, so they push nothing out.
         newest: the step that no rule and no budget takes; None: the highest.
         now: seconds since the epoch, for policies that judge by age.
-        scores_known: False where the scores are there and could not be read.
+        scores_known: False where scores are there, or were, and not all could be read.
         budget_bytes: the most that all of what stays may take together.
 
     Returns:
@@ -144,9 +154,11 @@ def retain(
     scene = Scene(ordered, fixed, steps & frozenset(held) - fixed, now, scores_known)
     opinions = [policy.judge(scene) for policy in policies]
     claims = {step: [one[step] for one in opinions if step in one] for step in steps}
-    untouchable = fixed | scene.held | {newest if newest in steps else ordered[-1].step}
+    last = newest if newest in steps else ordered[-1].step
+    untouchable = fixed | scene.held | {last}
+    apart = scene.held & frozenset(passing) - {last}
     verdicts = [_verdict(one, scene, claims[one.step], is_fixed=one.step in untouchable) for one in ordered]
-    return tuple(_within(budget_bytes, verdicts, claims, untouchable))
+    return tuple(_within(budget_bytes, verdicts, claims, untouchable - apart, apart))
 
 
 def plan_retention(
@@ -198,19 +210,26 @@ def _within(
     verdicts: Sequence[Verdict],
     claims: Mapping[int, Sequence[Claim]],
     untouchable: Collection[int],
+    apart: Collection[int],
 ) -> list[Verdict]:
-    """Give up what is worth least, and of that the oldest, until the rest fits."""
-    total = sum(one.size for one in verdicts if one.keep)
-    if budget_bytes is None or total <= budget_bytes:
+    """Give up what is worth least, and of that the oldest, until the rest fits. Of that, what is `apart` stays."""
+    if budget_bytes is None:
         return list(verdicts)
     kept = {step: [claim for claim in found if claim.keep] for step, found in claims.items()}
-    given_up: dict[int, Verdict] = {}
-    loose = [one for one in verdicts if one.keep and one.step not in untouchable]
+    beyond = {one.step: one for one in verdicts if one.step in apart and not kept[one.step]}
+    total = sum(one.size for one in verdicts if one.keep and one.step not in beyond)
+    loose = [one for one in verdicts if one.keep and one.step not in untouchable and one.step not in beyond]
     loose = [one for one in loose if not any(claim.firm for claim in kept[one.step])]
     for one in sorted(loose, key=lambda one: (max(claim.worth for claim in kept[one.step]), one.step)):
         if total <= budget_bytes:
             break
-        reason = f"beyond the disk budget of {budget_bytes / 1e9:g} GB (else: {one.reason})"
-        given_up[one.step] = Verdict(one.step, False, reason, one.size)
+        beyond[one.step] = one
         total -= one.size
-    return [given_up.get(one.step, one) for one in verdicts]
+    return [_given_up(one, budget_bytes, apart) if one.step in beyond else one for one in verdicts]
+
+
+def _given_up(verdict: Verdict, budget_bytes: int, apart: Collection[int]) -> Verdict:
+    budget = f"the disk budget of {budget_bytes / 1e9:g} GB"
+    if verdict.step in apart:
+        return replace(verdict, reason=f"{verdict.reason} (beside {budget}, until then)", apart=True)
+    return replace(verdict, keep=False, reason=f"beyond {budget} (else: {verdict.reason})")

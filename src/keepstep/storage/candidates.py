@@ -1,30 +1,30 @@
 """What retention policies judge by, read from the checkpoints."""
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
 
 from keepstep.plan import layout
 from keepstep.plan.manifest import manifest_digest
 from keepstep.plan.policies import Rules
 from keepstep.plan.retention import Candidate
-from keepstep.plan.scores import Score, measured
+from keepstep.plan.scores import Measured
 from keepstep.storage.digest import digest_of_bytes
 from keepstep.storage.run_record import read_record
 from keepstep.storage.survey import SurveyedCheckpoint
 
 
 def candidates_of(
-    complete: Iterable[SurveyedCheckpoint], rules: Rules, rows: Iterable[Score] = ()
+    complete: Iterable[SurveyedCheckpoint], rules: Rules, known: Iterable[Measured] = ()
 ) -> tuple[Candidate, ...]:
     """Checkpoints as policies see them. Only what the rules need is looked up.
 
     Args:
         complete: complete checkpoints.
         rules: what judges them.
-        rows: of `scores.jsonl`.
+        known: what `scores.jsonl` says of checkpoints.
     """
-    by_digest = {one.digest: one for one in measured(rows)} if rules.needs_scores else {}
+    by_digest = {one.digest: one for one in known} if rules.needs_scores else {}
     return tuple(
         Candidate(
             one.found.step,
@@ -39,6 +39,12 @@ def candidates_of(
 def digest_of(checkpoint: SurveyedCheckpoint) -> str:
     """What stands for a checkpoint in `scores.jsonl`: the digest of its manifest; empty without one."""
     return "" if checkpoint.manifest is None else manifest_digest(checkpoint.manifest, digest_of_bytes)
+
+
+def digests_of(complete: Iterable[SurveyedCheckpoint]) -> Callable[[int], str]:
+    """Tells the digest of the manifest of the checkpoint that has a step; empty where none has."""
+    by_step = {one.found.step: one for one in complete}
+    return lambda step: digest_of(by_step[step]) if step in by_step else ""
 
 
 def created_seconds(checkpoint: SurveyedCheckpoint) -> float | None:

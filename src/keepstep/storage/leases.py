@@ -2,7 +2,8 @@
 
 A lease is a file `.keepstep/leases/save-<step>.<name>` that its holder touches. It says for how many seconds it is
 good after that, by the clock of the file system. A pin is a lease of nobody's that ends when it is taken back:
-`.keepstep/leases/save-<step>.pin`. It holds a note, or nothing.
+`.keepstep/leases/save-<step>.pin`. It holds a note and the digest of the checkpoint's manifest, or nothing: then it
+pins whatever has the step.
 """
 
 import contextlib
@@ -10,8 +11,9 @@ import json
 import os
 import secrets
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from keepstep.errors import CheckpointNotFoundError
@@ -23,6 +25,8 @@ from keepstep.storage.local import create_text, make_folders, replace_text, sync
 _FOLDER = f"{layout.KEEPSTEP_FOLDER}/leases"
 _LONGEST = 24 * 3600.0
 _PIN = ".pin"
+
+DigestAt = Callable[[int], str]
 
 
 class Lease:
@@ -101,11 +105,43 @@ def hold(folder: Path, step: int, seconds: float = 60.0, naming: Naming = layout
         lease.release()
 
 
-def held_steps(folder: Path) -> frozenset[int]:
-    """Steps of the checkpoints that somebody holds. Leases that are over are taken away."""
+@dataclass(frozen=True)
+class Pin:
+    """What a pin says.
+
+    Attributes:
+        note: why.
+        digest: of the manifest of the checkpoint that is meant; empty: whatever has the step.
+    """
+
+    note: str = ""
+    digest: str = ""
+
+    def is_of(self, digest: str) -> bool:
+        """Whether it is of the checkpoint with this digest. One that is not known (empty) may be it."""
+        return not self.digest or not digest or self.digest == digest
+
+
+def _unknown(step: int) -> str:
+    return ""
+
+
+def held_steps(folder: Path, digest_at: DigestAt = _unknown) -> frozenset[int]:
+    """Steps of the checkpoints that somebody holds. Leases that are over are taken away.
+
+    Args:
+        folder: the run's folder.
+        digest_at: the digest of the manifest of the checkpoint that has a step; empty where it is not known. A pin of
+            another one does not count. Asked only of steps that have pins.
+    """
+    return leased_steps(folder) | pinned_steps(folder, digest_at)
+
+
+def leased_steps(folder: Path) -> frozenset[int]:
+    """Steps of the checkpoints that readers hold. Leases that are over are taken away."""
     place = folder / _FOLDER
     try:
-        entries = list(os.scandir(place))
+        entries = [entry for entry in os.scandir(place) if not entry.name.endswith(_PIN)]
     except FileNotFoundError:
         return frozenset()
     if not entries:
@@ -121,9 +157,6 @@ def held_steps(folder: Path) -> frozenset[int]:
         step = layout.kept_step(entry.name)
         if step is None:
             continue
-        if entry.name.endswith(_PIN):
-            held.add(step)
-            continue
         with contextlib.suppress(FileNotFoundError):
             if now - entry.stat(follow_symlinks=False).st_mtime <= _seconds(Path(entry.path)):
                 held.add(step)
@@ -132,13 +165,14 @@ def held_steps(folder: Path) -> frozenset[int]:
     return frozenset(held)
 
 
-def pin(folder: Path, step: int, note: str | None = None) -> bool:
+def pin(folder: Path, step: int, note: str | None = None, digest: str = "") -> bool:
     """Keep a checkpoint until it is unpinned.
 
     Args:
         folder: the run's folder.
         step: which checkpoint.
         note: why; it takes the place of an earlier one. None: as it is.
+        digest: of its manifest; a pin of another one gives way. Empty: whatever has the step is meant.
 
     Returns:
         False when it was pinned already, with that note.
@@ -149,14 +183,25 @@ def pin(folder: Path, step: int, note: str | None = None) -> bool:
     place = folder / _FOLDER
     make_folders(place)
     path = place / f"{layout.checkpoint_name(step)}{_PIN}"
-    text = json.dumps({"note": note}) if note else ""
+    wanted = Pin(note or "", digest)
     try:
-        create_text(path, text)
+        create_text(path, _pin_text(wanted))
     except FileExistsError:
-        if note is None or note == _note(path):
-            return False
-        replace_text(path, text)  # one step: the checkpoint is pinned all the time
+        before = _read_pin(path)
+        is_same = before.is_of(digest)
+        if is_same and note is None:
+            wanted = replace(wanted, note=before.note)
+        if wanted != before:
+            replace_text(path, _pin_text(wanted))  # one step: the checkpoint is pinned all the time
+        return not is_same or wanted.note != before.note
     return True
+
+
+def pin_anew(folder: Path, step: int, digest: str) -> None:
+    """Let the pin of a checkpoint, if it has one, be of the manifest that it has now. Raises OSError."""
+    before = pins(folder).get(step)
+    if before is not None and not before.is_of(digest):
+        replace_text(folder / _FOLDER / f"{layout.checkpoint_name(step)}{_PIN}", _pin_text(Pin(before.note, digest)))
 
 
 def unpin(folder: Path, step: int) -> bool:
@@ -169,35 +214,44 @@ def unpin(folder: Path, step: int) -> bool:
     return True
 
 
-def pinned_steps(folder: Path) -> frozenset[int]:
-    """Steps of the checkpoints that are pinned. Raises OSError."""
-    return frozenset(_pins(folder))
-
-
-def pin_notes(folder: Path) -> dict[int, str]:
-    """The notes of all pins, by step; empty for one without. Raises OSError."""
-    return {step: _note(path) for step, path in _pins(folder).items()}
-
-
-def _pins(folder: Path) -> dict[int, Path]:
+def pins(folder: Path) -> dict[int, Pin]:
+    """All pins, by step, also those of checkpoints that are there no more. Raises OSError."""
     place = folder / _FOLDER
     try:
         names = os.listdir(place)
     except FileNotFoundError:
         return {}
     found = {layout.kept_step(name): place / name for name in names if name.endswith(_PIN)}
-    return {step: path for step, path in found.items() if step is not None}
+    return {step: _read_pin(path) for step, path in found.items() if step is not None}
 
 
-def _note(pin: Path) -> str:
+def pinned_steps(folder: Path, digest_at: DigestAt = _unknown) -> frozenset[int]:
+    """Steps of the checkpoints that are pinned. `digest_at` as of `held_steps`. Raises OSError."""
+    return frozenset(pin_notes(folder, digest_at))
+
+
+def pin_notes(folder: Path, digest_at: DigestAt = _unknown) -> dict[int, str]:
+    """The notes of all pins that count, by step; empty for one without. `digest_at` as of `held_steps`. Raises
+    OSError."""
+    found = pins(folder).items()
+    return {step: one.note for step, one in found if not one.digest or one.is_of(digest_at(step))}
+
+
+def _pin_text(pin: Pin) -> str:
+    said = {name: value for name, value in vars(pin).items() if value}
+    return json.dumps(said) if said else ""
+
+
+def _read_pin(path: Path) -> Pin:
     """What a pin says. Whatever it holds, it is a pin."""
-    note = read_json(pin).get("note")
-    return note if isinstance(note, str) else ""
+    found = read_json(path)
+    note, digest = found.get("note"), found.get("digest")
+    return Pin(note if isinstance(note, str) else "", digest if isinstance(digest, str) else "")
 
 
 def _seconds(lease: Path) -> float:
     try:
         seconds = float(json.loads(lease.read_bytes()[:1000])["seconds"])
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return _LONGEST
     return min(seconds, _LONGEST)

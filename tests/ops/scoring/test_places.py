@@ -9,7 +9,8 @@ import torch
 from keepstep.config.address import parse_address
 from keepstep.errors import CheckpointNotFoundError, CouldNotLookError
 from keepstep.integrations.lightning import VerifiedCheckpointIO
-from keepstep.ops.best import find_best
+from keepstep.ops.best import find_best, pin_best
+from keepstep.ops.pin import pin_checkpoint, unpin_checkpoint
 from keepstep.ops.scoring import places
 from keepstep.ops.scoring.places import LocalPlace, MirrorPlace, place_for
 from keepstep.ops.scoring.watcher import WatchOptions
@@ -17,7 +18,7 @@ from keepstep.ops.watch import watch
 from keepstep.plan import layout
 from keepstep.storage.deletion import delete_checkpoint
 from keepstep.storage.exit_note import write_exit
-from keepstep.storage.leases import held_steps
+from keepstep.storage.leases import held_steps, pin_notes
 from keepstep.storage.lock import acquire_lock
 from keepstep.storage.save_log import SaveLog
 from tests.rig.folders import make_checkpoint
@@ -197,19 +198,38 @@ def test_checkpoints_of_lightning_are_found_by_their_records_and_outlive_their_r
         pass
 
 
-def test_the_best_of_lightning_has_a_path(tmp_path: Path) -> None:
+def test_the_best_of_lightning_is_told_from_others_of_its_step(tmp_path: Path) -> None:
     io = VerifiedCheckpointIO()
-    for step, name in ((3, "a.ckpt"), (6, "b.ckpt"), (6, "last.ckpt")):
-        io.save_checkpoint({"global_step": step, "state_dict": {}, "optimizer_states": []}, tmp_path / name)
+    values = {"epoch=0-step=3.ckpt": 0.5, "epoch=0-step=6.ckpt": 0.1, "epoch=0-step=6-v1.ckpt": 0.9}
+    for name in values:
+        step = 3 if "=3" in name else 6
+        content = {"global_step": step, "state_dict": {"w": torch.full((2,), values[name])}, "optimizer_states": []}
+        io.save_checkpoint(content, tmp_path / name)
     once = WatchOptions(until="once")
-    watch(tmp_path, lambda path: {"accuracy": {"a": 0.1, "b": 0.9, "l": 0.5}[path.name[0]]}, options=once)
-    best = find_best(tmp_path, "accuracy", "max")
-    assert best.choice.chosen == 6
-    assert best.path == str(tmp_path / "b.ckpt")
-    assert [row.reason for row in best.choice.rows][1:] == [
-        "another checkpoint of this step stands for it",
-        "the highest task/accuracy of 2 eligible",
-    ]
+    watch(tmp_path, lambda path: {"accuracy": values[path.name]}, options=once)
+    for mode, name in (("max", "epoch=0-step=6-v1.ckpt"), ("min", "epoch=0-step=6.ckpt")):
+        best = find_best(tmp_path, "accuracy", mode)
+        assert (best.choice.chosen, best.path) == (6, str(tmp_path / name))
+        assert [row.standing.value for row in best.choice.rows].count("gone") == 0
+        assert len(best.choice.rows) == 3
+
+
+def test_a_pin_of_lightnings_holds_all_of_its_step(tmp_path: Path) -> None:
+    io = VerifiedCheckpointIO()
+    for name, step in (("a.ckpt", 3), ("b.ckpt", 6), ("last.ckpt", 6)):
+        io.save_checkpoint({"global_step": step, "state_dict": {}, "optimizer_states": []}, tmp_path / name)
+    watch(tmp_path, lambda path: {"accuracy": float(path.name == "b.ckpt")}, options=WatchOptions(until="once"))
+    pin_best(find_best(tmp_path, "accuracy", "max"))
+    assert pin_notes(tmp_path) == {6: "best by task/accuracy = 1"}
+    pin_checkpoint(tmp_path / "last.ckpt", "sent")
+    pin_best(find_best(tmp_path, "accuracy", "max"))
+    assert pin_notes(tmp_path) == {6: "sent"}
+    for name in ("a.ckpt", "b.ckpt", "last.ckpt"):
+        io.remove_checkpoint(tmp_path / name)
+    assert sorted(path.name for path in tmp_path.glob("*.ckpt")) == ["b.ckpt", "last.ckpt"]
+    assert unpin_checkpoint(tmp_path / "b.ckpt").changed
+    with pytest.raises(CheckpointNotFoundError):
+        pin_checkpoint(tmp_path / "a.ckpt")
 
 
 def test_one_that_was_saved_anew_under_its_name_is_wanted_again(tmp_path: Path) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from keepstep.config.bounds import parse_guard
 from keepstep.errors import ConfigError
-from keepstep.plan.choice import NotJudged, choose
+from keepstep.plan.choice import choose
 from keepstep.plan.report.scoreboard import default_mode, scoreboard_of
 from keepstep.plan.scores import Measured
 
@@ -88,8 +88,7 @@ def test_why_nothing_is_chosen() -> None:
     assert scoreboard_of([], {}, "acc").why_none == "no checkpoint was scored"
     assert scoreboard_of([Measured(1, "d", "c", {})], {}).why_none == "no score holds a metric"
     assert scoreboard_of([one(1, acc=math.nan)], there(1)).why_none == "its task/acc is NaN (step 1)"
-    incomplete = NotJudged(frozenset([1]))
-    assert scoreboard_of([one(1, acc=0.5)], {}, not_judged=incomplete).why_none == "not complete (step 1)"
+    assert scoreboard_of([one(1, acc=0.5)], {}, incomplete=[1]).why_none == "not complete (step 1)"
     assert scoreboard_of([one(1, acc=0.5)], there(1), "task/f1").why_none == "has no task/f1 (step 1)"
 
 

@@ -67,7 +67,7 @@ def test_the_best_of_what_is_there() -> None:
     story = story_of(Facts("run", "/run", checkpoints=checkpoints, scores=scores))
     assert summary(story)["Best score"] == ("0.5", "step 1: the lowest task/loss of 1 eligible")
     assert story.scores.choice is not None
-    assert [row.reason for row in story.scores.choice.rows][1:] == ["not complete"]
+    assert [row.reason for row in story.scores.choice.rows][1:] == ["not scored yet", "not complete"]
     # Nobody counts attempts there, and nobody notes an end.
     assert story.state == "unknown"
 

@@ -71,6 +71,11 @@ class RunMirrors:
         return self._offers.attempt
 
     @property
+    def are_wanted(self) -> bool:
+        """Whether checkpoints are to be copied anywhere."""
+        return bool(self._mirrors)
+
+    @property
     def failures(self) -> int:
         """Uploads that failed so far; counted on the main process."""
         return self._uploads.failures if self._uploads is not None else 0

@@ -1,7 +1,7 @@
 """The checkpoints of a loop with Accelerate: `checkpoint-<step>` folders that plain Accelerate reads as well."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,7 +14,7 @@ from keepstep.checkpoint.identity import RunIdentity
 from keepstep.checkpoint.mirrors.run_mirrors import RunMirrors
 from keepstep.checkpoint.resume import Elsewhere, Resumed, look, refuse
 from keepstep.checkpoint.run_folder import RunFolder
-from keepstep.checkpoint.save import SaveRequest, apply_retention
+from keepstep.checkpoint.save import SaveRequest, apply_retention, nothing_waits
 from keepstep.checkpoint.stop import StopNotice, waiting_time
 from keepstep.checkpoint.volatile import warn_if_volatile
 from keepstep.checkpoint.watchdog import watched
@@ -30,6 +30,7 @@ from keepstep.integrations.accelerate.loading import Prepared
 from keepstep.plan.layout import TRAINER
 from keepstep.provenance.record import RunFacts
 from keepstep.storage.folder_files import files_below
+from keepstep.storage.survey import SurveyedCheckpoint
 
 logger = logging.getLogger("keepstep")
 
@@ -208,6 +209,10 @@ class Checkpoints:
 
     def _request(self, step: int) -> SaveRequest:
         limit = self.num_to_keep or self._accelerator.project_configuration.total_limit
+
+        def waiting(complete: Collection[SurveyedCheckpoint]) -> Collection[int]:
+            return self._mirrors.waiting(complete, limit or None)
+
         return SaveRequest(
             folder=self.folder,
             step=step,
@@ -218,7 +223,7 @@ class Checkpoints:
             components=("accelerator",),
             num_to_keep=limit or None,
             naming=TRAINER,
-            waiting=lambda complete: self._mirrors.waiting(complete, limit or None),
+            waiting=waiting if self._mirrors.are_wanted else nothing_waits,
         )
 
     def _complete(self, folder: Path) -> None:

@@ -2,7 +2,7 @@
 
 import copy
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,7 +15,7 @@ from keepstep.checkpoint.folder_save import SavedFolder
 from keepstep.checkpoint.folder_saver import FolderSaver
 from keepstep.checkpoint.identity import RunIdentity
 from keepstep.checkpoint.mirrors.run_mirrors import RunMirrors
-from keepstep.checkpoint.save import SaveRequest, apply_retention
+from keepstep.checkpoint.save import SaveRequest, apply_retention, nothing_waits
 from keepstep.checkpoint.stop import StopNotice, waiting_time
 from keepstep.checkpoint.work_log import Work, WorkLog
 from keepstep.dist.world import World, host_name
@@ -33,6 +33,7 @@ from keepstep.integrations.hugging_face.sharded import ShardedFolders
 from keepstep.integrations.hugging_face.starting import Start
 from keepstep.plan import layout
 from keepstep.storage.save_log import SaveLog
+from keepstep.storage.survey import SurveyedCheckpoint
 
 logger = logging.getLogger("keepstep")
 
@@ -250,6 +251,11 @@ class Saves:
         trainer = self._trainer
         step = int(trainer.state.global_step)
         limit = trainer.args.save_total_limit
+        number = limit if limit and limit > 0 else None
+
+        def waiting(complete: Collection[SurveyedCheckpoint]) -> Collection[int]:
+            return self._mirrors.waiting(complete, number)
+
         return SaveRequest(
             folder=self._folder,
             step=step,
@@ -258,12 +264,12 @@ class Saves:
             resumed=True,
             record=self._identity.record(),
             components=self._components(),
-            num_to_keep=limit if limit and limit > 0 else None,
+            num_to_keep=number,
             rules=self._rules,
             protected=best_steps(trainer.state),
             naming=layout.TRAINER,
             inner=layout.TRAINER.checkpoint_name(step),
-            waiting=lambda complete: self._mirrors.waiting(complete, limit if limit and limit > 0 else None),
+            waiting=waiting if self._mirrors.are_wanted else nothing_waits,
         )
 
     def _components(self) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from keepstep.plan.scores import FILE as SCORES
 from keepstep.plan.scores import Measured, Score, measured
 from keepstep.plan.totals import total_steps_of
 from keepstep.provenance.secrets import masked_text
-from keepstep.storage.candidates import digest_of
+from keepstep.storage.candidates import digest_of, digests_of
 from keepstep.storage.exit_note import read_exit
 from keepstep.storage.json_file import read_json
 from keepstep.storage.leases import pinned_steps
@@ -102,7 +102,7 @@ def _is_run(folder: Path) -> bool:
 
 def _checkpoints(folder: Path, found: Survey) -> tuple[tuple[CheckpointFact, ...], dict[int, Row]]:
     """All checkpoints, and by attempt the run record of its first one."""
-    pinned, listed = pinned_steps(folder), []
+    pinned, listed = pinned_steps(folder, digests_of(found.checkpoints)), []
     records: dict[int, Row] = {}
     for one in found.checkpoints:
         record, manifest = read_record(one.path), one.manifest

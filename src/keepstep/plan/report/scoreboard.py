@@ -2,11 +2,11 @@
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from keepstep.config.bounds import Guard
-from keepstep.plan.choice import NOTHING_ELSE, Choice, ChoiceRow, NotJudged, Standing, choose, why_none
+from keepstep.plan.choice import Choice, ChoiceRow, Standing, choose, why_none
 from keepstep.plan.metrics import Mode, full_name
 from keepstep.plan.report.series import MOST_POINTS, Series, series_of
 from keepstep.plan.scores import DEFAULT_SET, Measured
@@ -63,29 +63,30 @@ class Scoreboard:
 
 def scoreboard_of(
     rows: Sequence[Measured],
-    present: Mapping[int, str],
+    present: Mapping[int, str] | Collection[tuple[int, str]],
     metric: str | None = None,
     mode: Mode | None = None,
     guards: Iterable[Guard] = (),
-    not_judged: NotJudged = NOTHING_ELSE,
+    incomplete: Collection[int] = (),
 ) -> Scoreboard:
     """Put scores together.
 
     Args:
         rows: by step.
-        present, guards, not_judged: as in `keepstep.plan.choice.choose`.
+        present, guards, incomplete: as in `keepstep.plan.choice.choose`.
         metric: the one that decides; by default the first of the set "task", else the first of all.
         mode: "max" or "min"; by default "min" for names like loss, perplexity or error.
 
     Raises:
         ConfigError: a name means several metrics, or none.
     """
-    rows = sorted(rows, key=lambda row: (row.step, present.get(row.step) == row.digest))
+    digests = {digest for _, digest in (present.items() if isinstance(present, Mapping) else present)}
+    rows = sorted(rows, key=lambda row: (row.step, row.digest in digests))
     names = list(dict.fromkeys(name for row in rows for name in row.metrics))
     choice, why = None, "no score holds a metric" if rows else "no checkpoint was scored"
     if names:
         decides = full_name(metric, names) if metric else default_metric(names)
-        choice = choose(rows, present, decides, mode or default_mode(decides), guards, not_judged)
+        choice = choose(rows, present, decides, mode or default_mode(decides), guards, incomplete)
         why = why_none(choice) if choice.chosen is None else ""
     series = tuple(series_of(name, _pairs(rows, name), MOST_POINTS) for name in names)
     problems = _problems(rows, choice.metric if choice else "")

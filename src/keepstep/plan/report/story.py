@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from keepstep.config.bounds import Guard
-from keepstep.plan.choice import sorted_out
 from keepstep.plan.metrics import Mode
 from keepstep.plan.report.attempts import Attempt, attempts_of, state_of
 from keepstep.plan.report.events import Event, events_of
@@ -130,8 +129,8 @@ def story_of(
 
 def _board(facts: Facts, metric: str | None, mode: Mode | None, guards: Iterable[Guard]) -> Scoreboard:
     found = [(c.step, c.digest if c.condition == Condition.COMPLETE.value else "") for c in facts.checkpoints]
-    present, others = sorted_out(found, {one.digest for one in facts.scores})
-    return scoreboard_of(facts.scores, present, metric, mode, guards, others)
+    incomplete = {step for step, digest in found if not digest}
+    return scoreboard_of(facts.scores, [one for one in found if one[1]], metric, mode, guards, incomplete)
 
 
 def _with_summary(story: RunStory, facts: Facts) -> RunStory:
