@@ -133,7 +133,8 @@ def _within(call: Callable[[], T], since: Callable[[], float]) -> T:
 
 def _client_errors() -> tuple[type[BaseException], ...]:
     """What a call may raise: bad answers, bad connections, answers of something that is no Hub; and a meter's end."""
-    return (StoppedError, OSError, ValueError, RuntimeError, LookupError, TypeError, AssertionError, _transport_error())
+    builtin = (OSError, ValueError, RuntimeError, LookupError, TypeError, AssertionError, AttributeError)
+    return (StoppedError, *builtin, _transport_error())
 
 
 def _transport_error() -> type[BaseException]:
@@ -158,7 +159,11 @@ def _status(error: BaseException) -> int | None:
 
 def _is_transient(error: BaseException) -> bool:
     status = _status(error)
-    return isinstance(error, _transport_error()) if status is None else status in _TRANSIENT
+    if status is not None:
+        return status in _TRANSIENT
+    # After a connection error the client takes its one session away, also from threads that are just using it.
+    is_sessionless = isinstance(error, AttributeError) and "NoneType" in str(error)
+    return is_sessionless or isinstance(error, _transport_error())
 
 
 def _told_wait(error: BaseException) -> float | None:
