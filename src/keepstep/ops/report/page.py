@@ -149,7 +149,8 @@ def _choice(board: Scoreboard) -> tuple[str, ...]:
     if board.choice is None:
         return ()
     guards = ", ".join(map(str, board.choice.guards))
-    said = "" if board.asked else " It decides as nothing else was asked for."
+    why = f"{board.source} says so" if board.source else "nothing else was asked for"
+    said = "" if board.asked else f" {board.metric} decides as {why}."
     what = f"Step {board.chosen.step:,} is chosen: {board.chosen.reason}." if board.chosen else ""
     return (
         (what or f"Nothing is chosen by {board.metric}: {board.why_none}.") + said,
