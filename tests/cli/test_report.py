@@ -114,6 +114,16 @@ def test_one_picture_of_a_run(run: Path) -> None:
     assert "rank" not in text.splitlines()[1]
 
 
+def test_events_on_a_narrow_terminal(tmp_path: Path) -> None:
+    problem = "no space left on device " * 40
+    rows = [saved(1, 12), {"step": 12_345, "attempt": 12, "outcome": "failed", "problem": problem}]
+    lines(tmp_path / "saves.jsonl", rows)
+    row = next(line for line in call("top", tmp_path).splitlines() if "save failed" in line)
+    assert row.split()[:5] == ["12", "12,345", "save", "failed", "no"]
+    assert len(row) <= 80
+    assert row.endswith("…")
+
+
 def test_a_terminal_gets_no_codes_from_files(tmp_path: Path) -> None:
     evil = "\x1b]0;gone\x07[bold]x[/bold]"
     lines(tmp_path / "saves.jsonl", [saved(1, 1), {"step": 2, "attempt": 1, "outcome": "failed", "problem": evil}])
