@@ -13,7 +13,7 @@ from keepstep.cli.places import folder_of
 def command(
     folder: Annotated[str, typer.Argument(help="A run's folder.")],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Where the page goes. A page that is there is replaced, and no other file.")
+        Path, typer.Option("--out", "-o", help="Where the page goes. Of files only a page is replaced.")
     ] = Path("report.html"),
     metric: Annotated[
         str | None, typer.Option("--metric", help="What decides which checkpoint is the chosen one, as <set>/<metric>.")

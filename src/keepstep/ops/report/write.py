@@ -21,8 +21,8 @@ _HEAD = 4096
 def check_target(path: Path, run: Path) -> Path:
     """Where a page goes: a link is followed. Asked before the work is done, and again before a file is replaced.
 
-    What is no regular file (a pipe, a terminal) is written into. Of regular files only a page of ours is replaced, or an
-    empty one. In the run's folder a page goes directly into it, as `.html`, and nowhere into a checkpoint.
+    What is no regular file (a pipe, a terminal) is written into. Of regular files only a page of ours is replaced, or
+    an empty one. In the run's folder a page goes directly into it, as `.html`, and nowhere into a checkpoint.
 
     Raises:
         ConfigError: it cannot go there.
