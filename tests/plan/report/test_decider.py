@@ -53,12 +53,12 @@ def test_of_a_trainers_arguments(more: dict[str, Any], mode: str | None) -> None
 def test_of_a_trainers_state() -> None:
     state: dict[str, Any] = {"best_metric": 0.9, "log_history": HISTORY}
     assert decider_of({}, state | {"best_model_checkpoint": "out/checkpoint-20"}) is None
-    assert decider_of({}, state | {"best_global_step": 30}) is None  # two have that value
-    (*before, last) = HISTORY
-    state["log_history"] = [*before, last | {"eval_loss": 0.85}]
     for more in ({"best_global_step": 30}, {"best_model_checkpoint": "out/checkpoint-30"}, {}):
         found = decider_of({}, state | more)
         assert found == Decider("eval/accuracy", "max", (), "best_metric of the Trainer's state")
+    # Of two that have the value one is at its best.
+    both = [*HISTORY, {"step": 40, "eval_loss": 0.9, "eval_accuracy": 0.9, "eval_f1": 0.9}]
+    assert decider_of({}, {"best_metric": 0.9, "log_history": both, "best_global_step": 40}) is None
     found = decider_of({}, {"best_metric": 0.8, "log_history": HISTORY, "best_global_step": 20})
     assert found is not None
     assert (found.metric, found.mode) == ("eval/loss", "min")

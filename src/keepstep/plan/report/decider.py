@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from keepstep.config.bounds import Guard, parse_guard
 from keepstep.errors import ConfigError
 from keepstep.plan.metrics import Mode
-from keepstep.plan.report.facts import Row, finite, number, text, whole
+from keepstep.plan.report.facts import Row, finite, text, whole
 
 # The set that a Trainer's evaluations are shown as, and how it begins the names of their metrics.
 EVAL_SET, EVAL_PREFIX = "eval", "eval_"
@@ -54,7 +54,7 @@ def _of_arguments(record: Row) -> Decider | None:
 
 
 def _of_state(state: Row) -> Decider | None:
-    """By the value that its best checkpoint has: a state does not name the metric."""
+    """By the value that its best checkpoint has, which is the least or the most: a state does not name the metric."""
     best, history = finite(state.get("best_metric")), state.get("log_history")
     step = whole(state.get("best_global_step"))
     if step is None:
@@ -62,13 +62,17 @@ def _of_state(state: Row) -> Decider | None:
     entries = [one for one in history if isinstance(one, Mapping)] if isinstance(history, list) else []
     at_best = [one for one in entries if step is None or one.get("step") == step]
     names = {name for one in at_best for name, value in one.items() if name.startswith(EVAL_PREFIX) and value == best}
-    if best is None or len(names) != 1:
+    ends = {name: (min(values), max(values)) for name in names if (values := _values(entries, name))}
+    fitting = [name for name, values in ends.items() if best in values]
+    if best is None or len(fitting) != 1:
         return None
-    (name,) = names
-    values = [value for one in entries if (value := number(one.get(name))) is not None]
-    is_most, is_least = best >= max(values), best <= min(values)
-    mode: Mode | None = None if is_most == is_least else "max" if is_most else "min"
-    return Decider(_eval_name(name), mode, (), "best_metric of the Trainer's state")
+    least, most = ends[fitting[0]]
+    mode: Mode | None = None if least == most else "max" if best == most else "min"
+    return Decider(_eval_name(fitting[0]), mode, (), "best_metric of the Trainer's state")
+
+
+def _values(entries: Sequence[Row], name: str) -> list[float]:
+    return [value for one in entries if (value := finite(one.get(name))) is not None]
 
 
 def _step_in(path: str) -> int | None:
