@@ -194,6 +194,27 @@ def test_a_trainers_evaluations_are_of_the_checkpoint_of_their_step(tmp_path: Pa
     assert (story.scores.value, story.scores.gone) == (1.0, {10})
 
 
+def test_the_metric_of_the_run_decides(tmp_path: Path) -> None:
+    best = [{"metric": "task/bleu", "mode": "max", "guards": ["task/accuracy<0.9"]}]
+    config = {"trainer": {"checkpointing": {"keep": {"best": best}}}}
+    for step in (10, 20, 30):
+        give_score(commit(tmp_path / "run", step, config=config), accuracy=step / 31, bleu=1.0 * step)
+    lines(tmp_path / "run/metrics.jsonl", [{"step": 10, "loss": 1.0}])
+    found = story_of(gather(tmp_path / "run")).scores
+    assert (found.metric, found.value, found.asked) == ("task/bleu", 20.0, False)
+    state = {
+        "best_metric": 0.5,
+        "best_global_step": 10,
+        "log_history": [{"step": 10, "eval_f1": 0.5, "loss": 2, "lr": 1}],
+    }
+    (tmp_path / "checkpoint-10").mkdir()
+    (tmp_path / "checkpoint-10/trainer_state.json").write_text(json.dumps(state))
+    lines(tmp_path / "metrics.jsonl", [{"step": 10, "loss": 1.0}])
+    story = story_of(gather(tmp_path))
+    assert (story.scores.metric, story.scores.asked) == ("eval/f1", False)
+    assert [(one.name, one.last) for one in story.series] == [("loss", 1.0), ("lr", 1.0)]
+
+
 def test_a_score_is_of_one_checkpoint_not_of_a_step(tmp_path: Path) -> None:
     run = tmp_path / "run"
     for step, accuracy in ((10, 0.5), (20, 0.9)):

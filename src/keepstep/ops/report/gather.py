@@ -51,7 +51,9 @@ def gather(folder: Path, logs: RunLogs | None = None) -> Facts:
     saves = logs.saves.look(notes, missing).rows
     trainer = TrainerHistory() if is_named else of_a_trainer(folder, checkpoints)
     track, history = tracked(folder, logs, notes), Logged(trainer.logged)
-    series = track.series() or history.series()
+    own = track.series()
+    # What both have is the tracker's: its rows are the finer.
+    series = {one.name: one for one in (*own, *history.series(), *own)}
     has_rows = bool(track.rows or history.rows)
     if not has_rows and is_named:
         notes.append(f"there is no {METRICS}: Lightning's loggers write losses elsewhere, so they are not known")
@@ -67,7 +69,7 @@ def gather(folder: Path, logs: RunLogs | None = None) -> Facts:
         now=time.time(),
         checkpoints=checkpoints,
         saves=tuple(saves),
-        logged=series,
+        logged=tuple(series.values()),
         logged_step=max((one.step for one in (track, history) if one.step is not None), default=None),
         scores=_scores(folder, trainer.scores, notes),
         trainer=trainer.state,
