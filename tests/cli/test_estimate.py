@@ -11,6 +11,8 @@ from torch import nn
 
 import keepstep as library
 from keepstep.cli.estimate import Dtype, Optimizer
+from keepstep.cli.estimate_asked import world_of
+from keepstep.errors import ConfigError
 from keepstep.plan.training_size import DTYPES, OPTIMIZERS
 from tests.plan.test_model_families import LLAMA
 from tests.rig import forks, jobs
@@ -148,6 +150,12 @@ def test_the_speed_of_a_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         ("--parameters 8B --trainable much", "--trainable: "),
         ("--parameters 8B --trainable 9B", "9,000,000,000 trained parameters of 8,000,000,000"),
         ("--parameters 8B --lora-rank 4", "give a config.json"),
+        ("--parameters 1.5", "no number of parameters"),
+        ("--parameters 8B --optimizer sgd --optimizer-dtype bf16", "--optimizer sgd keeps no moments"),
+        ("--parameters 8B --optimizer adamw-8bit --optimizer-dtype bf16", "keeps its moments in 8 bits"),
+        ("--parameters 8B --with-frozen", "nothing is frozen"),
+        ("{llama} --lora-rank 4 --lora-targets=", "--lora-targets: a name is empty"),
+        ("{llama} --lora-rank 4 --lora-targets q_proj,", "--lora-targets: a name is empty"),
         ("--parameters 8B --lora-targets q_proj", "--lora-targets: needs --lora-rank"),
         ("--parameters 8B --set a.b=1", "--set: needs a job"),
         ("--parameters 8B --world 6 --replicate 4", "no multiple"),
@@ -175,6 +183,53 @@ def test_a_configuration_that_is_none(tmp_path: Path, text: str) -> None:
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert str(tmp_path) in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("fields", "problem"),
+    [
+        ({"architectures": 5}, "architectures is 5"),
+        ({"architectures": "LlamaForCausalLM"}, "a list of names"),
+        ({"hidden_size": 10**200}, "1,000,000,000 is the most"),
+        ({"num_hidden_layers": 10**10}, "100,000 is the most"),
+        ({"model_type": "phi3", "num_hidden_layers": 10**10}, "100,000 is the most"),
+        ({"model_type": "qwen3_moe", "num_experts": 8, "num_hidden_layers": 10**10}, "100,000 is the most"),
+        ({"model_type": "qwen3_moe", "num_experts": 8, "mlp_only_layers": 5}, "mlp_only_layers is 5"),
+    ],
+)
+def test_fields_that_no_model_has(tmp_path: Path, fields: dict[str, Any], problem: str) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(LLAMA | fields))
+    done = keepstep("estimate", str(tmp_path))
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert problem in done.stderr
+
+
+@pytest.mark.parametrize("told", [{"quant_method": "bitsandbytes", "load_in_4bit": True}, True])
+def test_quantized_weights_are_not_counted(llama: Path, told: Any) -> None:
+    (llama / "config.json").write_text(json.dumps(LLAMA | {"quantization_config": told}))
+    for words in ((), ("--trainable", "1M"), ("--lora-rank", "4", "--with-frozen")):
+        done = keepstep("estimate", str(llama), *words)
+        assert done.returncode == 2
+        assert ("bitsandbytes, load_in_4bit" if told is not True else "quantization_config") in done.stderr
+    assert sizes(facts(str(llama), "--lora-rank", "16"))["adapter"] == 4 * 41_943_040
+    assert sizes(facts(str(llama), "--dtype", "bf16"))["weights"] == 2 * 8_030_261_248
+
+
+@pytest.mark.parametrize("ranks", ["abc", "0", "-1", "", "1.5", "9" * 30])
+def test_ranks_that_a_launcher_cannot_mean(ranks: str) -> None:
+    with pytest.raises(ConfigError, match="WORLD_SIZE is"):
+        world_of({"WORLD_SIZE": ranks})
+    assert (world_of({"WORLD_SIZE": "8"}), world_of({})) == (8, 1)
+
+
+def test_checkpoints_come_before_a_models_configuration(llama: Path) -> None:
+    make_checkpoint(llama, 5)
+    found = facts(str(llama))
+    assert (found["source"], found["exact"]) == (str(llama / "save-5"), True)
+    assert f"note: of the newest checkpoint; for the model that {llama / 'config.json'} describes give that file" in (
+        keepstep("estimate", str(llama)).stdout.splitlines()
+    )
+    assert facts(str(llama / "config.json"))["exact"] is False
 
 
 def test_nothing_is_there(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
 """`keepstep report` and `keepstep top` as a person meets them."""
 
 import json
+import os
 import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -28,10 +30,50 @@ def call(*words: object, code: int = 0) -> str:
 def test_a_page_is_written_and_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commit(tmp_path / "small", 1)
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "report.html").write_text("before")
-    assert call("report", "small").startswith("report.html: ")
+    (tmp_path / "link.html").symlink_to("report.html")
+    for out in ("report.html", "report.html", "link.html", "small/report.html"):
+        assert call("report", "small", "-o", out).startswith(f"{out}: ")
     assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "small"]
+    assert (tmp_path / "link.html").is_symlink()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link.html", "report.html", "small"]
+
+
+@pytest.mark.parametrize(
+    "out",
+    [
+        "long/saves.jsonl",
+        "long/new.jsonl",
+        "long/save-20/run.json",
+        "long/save-20/new.html",
+        "long/.keepstep/new.html",
+        "other/save-1/new.html",
+        "link",
+        "mine.html",
+    ],
+)
+def test_a_page_takes_the_place_of_nothing_else(run: Path, tmp_path: Path, out: str) -> None:
+    commit(tmp_path / "other", 1)
+    (tmp_path / "mine.html").write_text("<!DOCTYPE html>")
+    (tmp_path / "link").symlink_to("long/saves.jsonl")
+    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    result = CliRunner().invoke(app, ["report", str(run), "-o", str(tmp_path / out)])
+    assert isinstance(result.exception, ConfigError)
+    assert "choose another --out" in str(result.exception)
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+
+
+def test_a_pipe_is_written_into(tmp_path: Path) -> None:
+    commit(tmp_path / "small", 1)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to("pipe")
+    read: list[str] = []
+    reader = threading.Thread(target=lambda: read.append((tmp_path / "pipe").read_text()))
+    reader.start()
+    call("report", tmp_path / "small", "-o", tmp_path / "link")
+    reader.join()
+    assert read[0].rstrip().endswith("</html>")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_json(run: Path) -> None:
@@ -72,6 +114,16 @@ def test_one_picture_of_a_run(run: Path) -> None:
     assert "rank" not in text.splitlines()[1]
 
 
+def test_events_on_a_narrow_terminal(tmp_path: Path) -> None:
+    problem = "no space left on device " * 40
+    rows = [saved(1, 12), {"step": 12_345, "attempt": 12, "outcome": "failed", "problem": problem}]
+    lines(tmp_path / "saves.jsonl", rows)
+    row = next(line for line in call("top", tmp_path).splitlines() if "save failed" in line)
+    assert row.split()[:5] == ["12", "12,345", "save", "failed", "no"]
+    assert len(row) <= 80
+    assert row.endswith("…")
+
+
 def test_a_terminal_gets_no_codes_from_files(tmp_path: Path) -> None:
     evil = "\x1b]0;gone\x07[bold]x[/bold]"
     lines(tmp_path / "saves.jsonl", [saved(1, 1), {"step": 2, "attempt": 1, "outcome": "failed", "problem": evil}])
@@ -90,7 +142,6 @@ def test_help_has_an_example(command: str) -> None:
 
 
 def test_ctrl_c_ends_top_and_leaves_the_terminal_as_it_was(run: Path) -> None:
-    import os
     import pty
 
     ours, theirs = pty.openpty()

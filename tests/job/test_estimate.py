@@ -129,6 +129,26 @@ def test_an_optimizer_of_ones_own_is_asked(tmp_path: Path) -> None:
     assert told.kept == Retention(5, 6)
 
 
+def kept_by(folder: Path, period: int = 5, newest: int | None = 2, **rules: Any) -> tuple[Retention | None, str]:
+    settings = {"save_dir": str(folder), "period_steps": period, "num_to_keep": newest, "keep": rules}
+    told = look_at_job(jobs.training(folder, 100, providers={"model": here("wide")}, checkpointing=settings), 1)
+    return told.kept, "; ".join(told.notes)
+
+
+def test_what_a_job_keeps_beside_the_newest(tmp_path: Path) -> None:
+    best = [{"metric": "task/a", "mode": "max", "number": 3}, {"metric": "task/b", "mode": "min"}]
+    kept, notes = kept_by(tmp_path, every_steps=25, best=best)
+    assert kept == Retention(2 + 4 + 4, 11)
+    assert notes == "beside the 2 newest there are at most keep.every_steps 4, keep.best 4; some may be the same"
+    assert kept_by(tmp_path, every_steps=1)[0] == Retention(20, 20)  # no more than are saved
+    kept, notes = kept_by(tmp_path, younger_than_hours=3.0)
+    assert kept == Retention(2, 3)
+    assert "younger_than_hours keeps is not counted" in notes
+    kept, notes = kept_by(tmp_path, newest=None, disk_budget_gb=1.5)
+    assert kept == Retention(20, 20, 1_500_000_000)
+    assert "keep.disk_budget_gb lets 1.5 GB remain" in notes
+
+
 def test_a_model_that_needs_values_is_built_on_the_cpu(tmp_path: Path) -> None:
     providers = {"model": here("reads_values")}
     assert look_at_job(jobs.training(tmp_path, providers=providers), 1).content == look_at_job(job(tmp_path), 1).content
@@ -187,6 +207,12 @@ def test_a_family_that_only_transformers_knows(told: dict[str, Any]) -> None:
 def test_a_model_that_nobody_knows(config: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match="give --parameters"):
         weights_by_transformers(config, "config.json")
+
+
+def test_a_type_with_control_characters_is_written_out() -> None:
+    with pytest.raises(ConfigError) as caught:
+        weights_by_transformers({"model_type": "foo\x1b[31mbar"}, "config.json")
+    assert str(caught.value).isprintable()
 
 
 def test_without_transformers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,13 @@
 """Arithmetic of checkpoints: ranks, retention, time."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keepstep.plan.estimate import Estimate, Ranks, Rates, Retention, estimate, measure, retention, saves_of
+from keepstep.plan.estimate import Estimate, Ranks, Rates, Retention, complete, estimate, measure, retention, saves_of
 from keepstep.plan.model_size import linear, lump
 from keepstep.plan.training_size import Content, Held, Recipe, content_of
 
@@ -70,6 +71,25 @@ def test_retention() -> None:
     assert retention(3, 9) == Retention(3, 4)
     assert retention(None, 9) == Retention(9, 9)
     assert retention(None) is None
+    assert retention(3, 40, more=7) == Retention(10, 11)
+    assert retention(3, 8, more=7) == Retention(8, 8)
+    assert retention(None, None, 7, 5) == Retention(None, None, 5)
+
+
+@pytest.mark.parametrize(
+    ("kept", "budget", "there"),
+    [
+        (Retention(10, 11), 4, (4, 5)),
+        (Retention(10, 11), 0, (1, 2)),
+        (Retention(2, 2), 4, (2, 2)),
+        (Retention(2, 3), 4, (2, 3)),
+        (Retention(None, None), 4, (4, 5)),
+    ],
+)
+def test_a_budget_counts_checkpoints_by_their_size(kept: Retention, budget: int, there: tuple[int, int]) -> None:
+    one = estimate("", content_of(lump(10**9), Recipe()), Ranks())
+    found = complete(one, replace(kept, budget=budget * one.size + 5), None)
+    assert (found.keep, found.peak_size) == (there[0], there[1] * one.size)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def test_counts(text: str, count: int) -> None:
     assert parse_count(text) == count
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "many", "8BB", "8 GB", "0.1"])
+@pytest.mark.parametrize("text", ["", "0", "-1", "many", "8BB", "8 GB", "0.1", "1.5", "1.0005K", "9" * 400])
 def test_what_is_no_count(text: str) -> None:
     with pytest.raises(QuantityError, match="write 8B"):
         parse_count(text)

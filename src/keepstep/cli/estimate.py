@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from keepstep.cli.estimate_asked import Model, find_model, ranks_of, rates_of, recipe_of, refuse
+from keepstep.cli.estimate_asked import Model, find_model, ranks_of, rates_of, recipe_of, refuse, world_of
 from keepstep.cli.estimate_text import print_estimate
 from keepstep.cli.output import print_json
 from keepstep.cli.train import Overrides
@@ -17,6 +17,7 @@ from keepstep.errors import ConfigError
 if TYPE_CHECKING:
     from keepstep.plan.estimate import Estimate, Rates
 
+_MOST = 100_000_000
 Dtype = Literal["fp32", "bf16", "fp16", "fp8"]
 Optimizer = Literal["adamw", "adamw-8bit", "adafactor", "lion", "sgd", "sgd-momentum", "none"]
 
@@ -45,7 +46,8 @@ def command(
         bool, typer.Option("--master-weights", help="A copy of the trained weights in fp32.")
     ] = False,
     lora_rank: Annotated[
-        int | None, typer.Option("--lora-rank", min=1, help="Train LoRA adapters of this rank; the model is frozen.")
+        int | None,
+        typer.Option("--lora-rank", min=1, max=_MOST, help="Train LoRA adapters of this rank; the model is frozen."),
     ] = None,
     lora_targets: Annotated[
         str | None,
@@ -58,11 +60,15 @@ def command(
         str | None, typer.Option("--trainable", help="So many parameters are trained; the others are frozen.")
     ] = None,
     with_frozen: Annotated[bool, typer.Option("--with-frozen", help="Checkpoints hold frozen weights too.")] = False,
-    world: Annotated[int | None, typer.Option("--world", min=1, help="Ranks, which shard the state.")] = None,
+    world: Annotated[
+        int | None, typer.Option("--world", min=1, max=_MOST, help="Ranks, which shard the state.")
+    ] = None,
     replicate: Annotated[
         int | None, typer.Option("--replicate", min=1, help="Replicas among them that hold the same shards.")
     ] = None,
-    keep: Annotated[int | None, typer.Option("--keep", min=1, help="Checkpoints that remain (num_to_keep).")] = None,
+    keep: Annotated[
+        int | None, typer.Option("--keep", min=1, max=_MOST, help="Checkpoints that remain (num_to_keep).")
+    ] = None,
     folder: Annotated[
         Path | None, typer.Option("--folder", help="Measure the speed of this disk, with 256 MiB.")
     ] = None,
@@ -137,8 +143,9 @@ def _of_a_job(path: Path, given: dict[str, Any], keep: int | None, rates: "Rates
 
     config = load_job(path, given.get("set", []))
     make_importable(path)
-    job = look_at_job(config, given.get("world") or int(os.environ.get("WORLD_SIZE", "1")), keep)
-    return estimate(str(path), job.content, job.ranks, job.kept, rates, job.assumptions)
+    job = look_at_job(config, given.get("world") or world_of(os.environ), keep)
+    found = estimate(str(path), job.content, job.ranks, job.kept, rates, job.assumptions)
+    return replace(found, notes=job.notes)
 
 
 def _of_what_is_there(path: Path, keep: int | None, rates: "Rates | None") -> "Estimate":

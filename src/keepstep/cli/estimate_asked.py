@@ -18,11 +18,15 @@ _DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16", "float8_e4m
 
 @dataclass(frozen=True)
 class Model:
-    """A model by its parameters: what it is called, and the dtype that its configuration names, if it does."""
+    """A model by its parameters: what it is called, and the dtype that its configuration names, if it does.
+
+    `quantized`: how its weights are quantized, in words; empty where they are not.
+    """
 
     name: str
     weights: "tuple[Weight, ...]"
     dtype: str | None = None
+    quantized: str = ""
 
 
 def refuse(given: Mapping[str, Any], allowed: tuple[str, ...], what: str) -> None:
@@ -38,8 +42,8 @@ def find_model(source: Path | None, parameters: str | None) -> Model | None:
     Raises:
         ConfigError: neither or both are given, or the model's size cannot be told.
     """
-    from keepstep.ops.estimate import is_checkpoint, model_config
-    from keepstep.plan.model_families import weights_of
+    from keepstep.ops.estimate import has_checkpoint, model_config
+    from keepstep.plan.model_families import quantization_of, weights_of
     from keepstep.plan.model_size import ModelSizeError, lump
     from keepstep.plan.quantities import QuantityError, parse_count
 
@@ -51,7 +55,7 @@ def find_model(source: Path | None, parameters: str | None) -> Model | None:
         except QuantityError as error:
             raise ConfigError(f"--parameters: {error}") from None
     assert source is not None
-    config = None if is_checkpoint(source) else model_config(source)
+    config = None if has_checkpoint(source) else model_config(source)
     if config is None:
         return None
     try:
@@ -63,7 +67,7 @@ def find_model(source: Path | None, parameters: str | None) -> Model | None:
 
         weights = weights_by_transformers(config, str(source))
     told = config.get("dtype") or config.get("torch_dtype")
-    return Model(str(source), weights, _DTYPES.get(str(told).removeprefix("torch.")))
+    return Model(str(source), weights, _DTYPES.get(str(told).removeprefix("torch.")), quantization_of(config))
 
 
 def recipe_of(given: Mapping[str, Any], model: Model) -> "Recipe":
@@ -73,6 +77,7 @@ def recipe_of(given: Mapping[str, Any], model: Model) -> "Recipe":
 
     if "lora_rank" not in given:
         refuse({name: None for name in given if name in ("lora_targets", "adapter_dtype")}, (), "needs --lora-rank")
+    _refuse_contradictions(given, model)
     known = Recipe(dtype=model.dtype or "fp32")
     targets = str(given.get("lora_targets", "")).split(",") if "lora_targets" in given else known.targets
     try:
@@ -90,6 +95,31 @@ def recipe_of(given: Mapping[str, Any], model: Model) -> "Recipe":
         trainable,
         "with_frozen" in given,
     )
+
+
+def _refuse_contradictions(given: Mapping[str, Any], model: Model) -> None:
+    optimizer = given.get("optimizer")
+    if optimizer in ("none", "sgd", "adamw-8bit") and "optimizer_dtype" in given:
+        what = "keeps its moments in 8 bits" if optimizer == "adamw-8bit" else "keeps no moments"
+        raise ConfigError(f"--optimizer-dtype: --optimizer {optimizer} {what}: leave one of the two out")
+    if not all(target.strip() for target in str(given.get("lora_targets", "all-linear")).split(",")):
+        raise ConfigError("--lora-targets: a name is empty; write q_proj,v_proj, or leave the option out")
+    has_adapter_alone = "lora_rank" in given and "with_frozen" not in given
+    if model.quantized and not has_adapter_alone and "dtype" not in given:
+        raise ConfigError(
+            f"{model.name}: its weights are quantized ({model.quantized}), which is not counted; give --dtype for what "
+            "checkpoints hold them in, or --lora-rank for adapters alone"
+        )
+
+
+def world_of(environment: Mapping[str, str]) -> int:
+    """How many ranks a launcher has said. Raises ConfigError."""
+    told = environment.get("WORLD_SIZE", "1")
+    if not (told.isascii() and told.isdecimal() and 0 < len(told) < 9 and int(told)):
+        raise ConfigError(
+            f"WORLD_SIZE is {told!r} in the environment, and no number of ranks; unset it, or give --world"
+        )
+    return int(told)
 
 
 def ranks_of(world: int, replicate: int) -> "Ranks":

@@ -30,6 +30,8 @@ def print_estimate(found: Estimate) -> None:
     print(f"mode: async takes {human_size(found.rank_size)} of host memory{' on that rank' if several else ''}")
     for assumption in found.assumptions:
         print(f"assumed: {assumption}")
+    for note in found.notes:
+        print(f"note: {printable(note)}")
 
 
 def _numbers(found: Estimate) -> str:

@@ -13,7 +13,7 @@ from keepstep.cli.places import folder_of
 def command(
     folder: Annotated[str, typer.Argument(help="A run's folder.")],
     out: Annotated[
-        Path, typer.Option("--out", "-o", help="Where the page goes. A file that is there is replaced.")
+        Path, typer.Option("--out", "-o", help="Where the page goes. Of files only a page is replaced.")
     ] = Path("report.html"),
     metric: Annotated[
         str | None, typer.Option("--metric", help="What decides which checkpoint is the chosen one, as <set>/<metric>.")
@@ -35,23 +35,26 @@ def command(
     Example: keepstep report runs/checkpoints/stdlib-lm -o report.html
     """
     import json
+    import sys
 
     from keepstep.cli.progress import Bar
     from keepstep.config.bounds import parse_guard
     from keepstep.ops.report.gather import gather
     from keepstep.ops.report.page import render
-    from keepstep.ops.report.write import check_target, facts_of, write_page
+    from keepstep.ops.report.write import check_target, facts_of, is_stream, write_page
     from keepstep.plan.report.story import story_of
 
     place = folder_of(folder, "a report is made of a folder; pull the run first")
     bounds = [parse_guard(one) for one in guard or ()]
     if not as_json:
-        check_target(out)
+        check_target(out, place)
     story = story_of(gather(place), metric, mode.value if mode else None, bounds)
     if as_json:
         print(json.dumps(facts_of(story), indent=1))
         return
     with Bar("drawing") as bar:
         page = render(story, bar)
-    size = write_page(out, page)
-    print(f"{out}: {human_size(size)}, {printable(story.name)} is {printable(story.state)}")
+    size = write_page(out, page, place)
+    # The stream may be stdout.
+    where = sys.stderr if is_stream(out) else sys.stdout
+    print(f"{printable(str(out))}: {human_size(size)}, {printable(story.name)} is {printable(story.state)}", file=where)

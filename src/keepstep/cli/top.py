@@ -40,16 +40,18 @@ def command(
 
     from keepstep.config.bounds import parse_guard
     from keepstep.ops.report.gather import gather
+    from keepstep.ops.report.logs import RunLogs
     from keepstep.ops.report.terminal import frame
     from keepstep.plan.report.pace import Pace
     from keepstep.plan.report.story import story_of
 
     place = folder_of(folder, "only a folder can be watched; pull the run first")
     bounds = tuple(parse_guard(one) for one in guard or ())
+    logs = RunLogs(place)
 
     def look() -> "RunStory":
         nonlocal metric, bounds
-        story = story_of(gather(place), metric, mode.value if mode else None, bounds)
+        story = story_of(gather(place, logs), metric, mode.value if mode else None, bounds)
         if choice := story.scores.choice:
             # What names mean now they mean from now on: with one more set they might mean several metrics.
             metric, bounds = metric and choice.metric, choice.guards

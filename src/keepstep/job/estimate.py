@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from keepstep.config.checkpointing import CheckpointingConfig
 from keepstep.config.job import JobConfig
 from keepstep.errors import ConfigError
 from keepstep.job import configure
@@ -16,6 +17,7 @@ from keepstep.job.meta_model import META
 from keepstep.job.protocols import JobContext
 from keepstep.job.providers import Providers, call, resolve
 from keepstep.plan.estimate import Ranks, Retention, retention, saves_of
+from keepstep.plan.sizes import readable_size
 from keepstep.plan.training_size import Content, Held
 from keepstep.state.names import named_tensors
 
@@ -28,6 +30,7 @@ class JobContent:
     ranks: Ranks
     kept: Retention | None
     assumptions: tuple[str, ...]
+    notes: tuple[str, ...] = ()
 
 
 def look_at_job(config: JobConfig, world: int, keep: int | None = None) -> JobContent:
@@ -38,7 +41,7 @@ def look_at_job(config: JobConfig, world: int, keep: int | None = None) -> JobCo
     Args:
         config: a job with a trainer section.
         world: ranks.
-        keep: checkpoints that remain; None: what the configuration says.
+        keep: the newest that remain, in place of num_to_keep; None: what the configuration says.
 
     Raises:
         ConfigError: the configuration cannot work, or the optimizer's state cannot be told.
@@ -71,9 +74,28 @@ def look_at_job(config: JobConfig, world: int, keep: int | None = None) -> JobCo
     if shape.tensor * shape.pipeline > 1:
         assumptions.append("the tensor and the pipeline axis divide the state evenly")
     ranks = Ranks(shape.shard * shape.tensor * shape.pipeline, shape.replicate)
-    saves = saves_of(trainer.total_steps, trainer.checkpointing.period_steps)
-    kept = retention(trainer.checkpointing.num_to_keep if keep is None else keep, saves)
-    return JobContent(content, ranks, kept, tuple(assumptions))
+    kept, notes = _kept(trainer.checkpointing, trainer.total_steps, keep)
+    return JobContent(content, ranks, kept, tuple(assumptions), notes)
+
+
+def _kept(config: CheckpointingConfig, total_steps: int, keep: int | None) -> tuple[Retention | None, tuple[str, ...]]:
+    """How many checkpoints remain by all rules, and in words what they count for."""
+    newest, saves = config.num_to_keep if keep is None else keep, saves_of(total_steps, config.period_steps)
+    rules = config.keep
+    if rules is None:
+        return retention(newest, saves), ()
+    every = total_steps // rules.every_steps if rules.every_steps else 0
+    best = sum(rule.number for rule in rules.best)
+    notes = []
+    if newest is not None and every + best:
+        counted = f"keep.every_steps {every:,}, keep.best {best:,}"
+        notes.append(f"beside the {newest:,} newest there are at most {counted}; some may be the same")
+    if newest is not None and rules.younger_than_hours is not None:
+        notes.append("what keep.younger_than_hours keeps is not counted: how many are so young depends on the pace")
+    budget = None if rules.disk_budget_gb is None else int(min(rules.disk_budget_gb, 1e9) * 1e9)
+    if budget is not None:
+        notes.append(f"keep.disk_budget_gb lets {readable_size(budget)} remain; pinned ones and the newest always do")
+    return retention(newest, saves, every + best, budget), tuple(notes)
 
 
 def _model(config: JobConfig, providers: Providers, context: JobContext) -> nn.Module:

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from keepstep.errors import ConfigError
+from keepstep.ops.report.shown import shown
 from keepstep.plan.model_size import HEAD, Weight
 
 META = torch.device("meta")
@@ -33,7 +34,9 @@ def weights_by_transformers(config: Mapping[str, Any], where: str) -> tuple[Weig
     # Another library's code on a file that anybody may have written: whatever it raises means the same here.
     except Exception as error:
         cause = f"{type(error).__name__}: {error}".splitlines()[0]
-        raise ConfigError(f"{problem}, and transformers does not build it ({cause}); give --parameters") from error
+        raise ConfigError(
+            f"{problem}, and transformers does not build it ({shown(cause)}); give --parameters"
+        ) from error
 
 
 def _build(transformers: Any, config: dict[str, Any]) -> nn.Module:

@@ -44,12 +44,22 @@ def is_checkpoint(path: Path) -> bool:
     return path.is_dir() and layout.any_step_of(path.resolve().name) is not None
 
 
+def has_checkpoint(path: Path) -> bool:
+    """Whether a path is a checkpoint, or the folder of a run with a complete one.
+
+    Raises:
+        CouldNotLookError: the folder cannot be read.
+    """
+    return is_checkpoint(path) or (path.is_dir() and bool(survey_run(path).complete))
+
+
 def estimate_checkpoint(path: Path) -> Estimate:
     """The size of a checkpoint, or of the newest complete one of a run's folder, as its manifest has it.
 
     Raises:
         CheckpointNotFoundError: there is none.
     """
+    notes: tuple[str, ...] = ()
     if not is_checkpoint(path):
         complete = survey_run(path).complete if path.is_dir() else ()
         if not complete:
@@ -57,6 +67,8 @@ def estimate_checkpoint(path: Path) -> Estimate:
                 f"{path}: no complete checkpoint, no config.json of a model and no job's YAML file; give one of them, "
                 "or --parameters"
             )
+        if (config := path / MODEL_CONFIG).is_file():
+            notes = (f"of the newest checkpoint; for the model that {config} describes give that file",)
         path = complete[-1].path
     shown = show(path)
     if shown.size is None:
@@ -68,9 +80,8 @@ def estimate_checkpoint(path: Path) -> Estimate:
         # What belongs to no rank is written by the main process.
         ranks[match[1] if (match := _OF_RANK.fullmatch(name)) else "0"] += size
     rank_size = max(ranks.values(), default=shown.size)
-    return Estimate(
-        str(path), True, shown.parameters or None, None, tuple(parts), shown.size, shown.world_size or 1, rank_size
-    )
+    numbers, world = shown.parameters or None, shown.world_size or 1
+    return Estimate(str(path), True, numbers, None, tuple(parts), shown.size, world, rank_size, notes=notes)
 
 
 def measure_rates(folder: Path) -> tuple[Rates, int | None]:

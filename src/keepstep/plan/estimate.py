@@ -68,6 +68,7 @@ class Estimate:
         save_seconds, resume_seconds: at these rates.
         free: bytes where it is to be saved; None: not asked or not known.
         assumptions: what it rests on.
+        notes: what else one should know of it.
     """
 
     source: str
@@ -86,26 +87,35 @@ class Estimate:
     resume_seconds: float | None = None
     free: int | None = None
     assumptions: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Retention:
-    """Checkpoints that remain after a save, and that are there while one is written."""
+    """Checkpoints that remain after a save, and that are there while one is written; None: nobody knows.
 
-    keep: int
-    peak: int
+    `budget`: bytes that those that remain may take.
+    """
+
+    keep: int | None
+    peak: int | None
+    budget: int | None = None
 
 
-def retention(keep: int | None, saves: int | None = None) -> Retention | None:
+def retention(keep: int | None, saves: int | None = None, more: int = 0, budget: int | None = None) -> Retention | None:
     """How many checkpoints there are at the end and at most; None when nobody knows.
 
     Args:
         keep: num_to_keep; None keeps all.
         saves: of the whole run; None: more than are kept.
+        more: that other rules keep beside.
+        budget: bytes that all that remain may take; None: any.
     """
-    if keep is None:
-        return None if saves is None else Retention(saves, saves)
-    return Retention(keep, keep + 1) if saves is None else Retention(min(keep, saves), min(keep + 1, saves))
+    counts = [count for count in (None if keep is None else keep + more, saves) if count is not None]
+    if not counts:
+        return None if budget is None else Retention(None, None, budget)
+    total = min(counts)
+    return Retention(total, total if total == saves else total + 1, budget)
 
 
 def saves_of(total_steps: int, period_steps: int | str | None) -> int | None:
@@ -176,6 +186,15 @@ def estimate(
     return complete(found, kept, rates, ranks.replicate)
 
 
+def _counts(kept: Retention | None, size: int) -> tuple[int | None, int | None]:
+    """Checkpoints that remain and that are there at most. The newest remains whatever the budget."""
+    if kept is None or kept.budget is None:
+        return (None, None) if kept is None else (kept.keep, kept.peak)
+    fitting = max(1, kept.budget // max(1, size))
+    keep = fitting if kept.keep is None else min(kept.keep, fitting)
+    return keep, keep + 1 if kept.peak is None else min(kept.peak, keep + 1)
+
+
 def complete(one: Estimate, kept: Retention | None, rates: Rates | None, replicas: int = 1) -> Estimate:
     """The same with what follows from its size.
 
@@ -185,8 +204,9 @@ def complete(one: Estimate, kept: Retention | None, rates: Rates | None, replica
         rates: of storage.
         replicas: that hold the same shard, which each of them reads whole.
     """
-    if kept is not None:
-        one = replace(one, keep=kept.keep, kept_size=kept.keep * one.size, peak_size=kept.peak * one.size)
+    keep, peak = _counts(kept, one.size)
+    if keep is not None and peak is not None:
+        one = replace(one, keep=keep, kept_size=keep * one.size, peak_size=peak * one.size)
     if rates is None:
         return one
     written, read = (one.rank_size, one.rank_size * replicas) if rates.each_rank else (one.size, one.size)

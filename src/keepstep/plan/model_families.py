@@ -11,6 +11,10 @@ from keepstep.plan.model_size import ModelSizeError, Weight, linear
 
 Config = Mapping[str, Any]
 
+# Of a model that anybody will train. Layers are counted one by one, and transformers makes each of them.
+_MOST, _MOST_LAYERS = 10**9, 100_000
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+
 
 @dataclass(frozen=True)
 class _Decoder:
@@ -57,8 +61,11 @@ def weights_of(config: Config) -> tuple[Weight, ...] | None:
     Raises:
         ModelSizeError: a field is missing or no number.
     """
-    kind = config.get("model_type")
-    if not isinstance(kind, str) or not _is_plain(config):
+    kind, is_plain = config.get("model_type"), _is_plain(config)
+    for field in _LAYERS:
+        if type(config.get(field)) is int:
+            _number(config, field)
+    if not isinstance(kind, str) or not is_plain:
         return None
     if kind in _DECODERS:
         return tuple(_decoder(config, _DECODERS[kind]))
@@ -69,6 +76,10 @@ def weights_of(config: Config) -> tuple[Weight, ...] | None:
 def _is_plain(config: Config) -> bool:
     """Whether it is the language model of its family, and not a classifier, say, on top of one."""
     told = config.get("architectures") or ["ForCausalLM"]
+    if not isinstance(told, list):
+        raise ModelSizeError(
+            f"architectures is {_short(told)} in the model's configuration, which must be a list of names"
+        )
     return all(str(name).endswith(("ForCausalLM", "LMHeadModel", "ForMaskedLM")) for name in told)
 
 
@@ -76,8 +87,26 @@ def _number(config: Config, field: str, default: int | None = None) -> int:
     value = config.get(field)
     value = default if value is None else value
     if type(value) is not int or value < 0:
-        raise ModelSizeError(f"{field} is {value!r} in the model's configuration, which must be a whole number")
+        raise ModelSizeError(f"{field} is {_short(value)} in the model's configuration, which must be a whole number")
+    if value > (most := _MOST_LAYERS if field in _LAYERS else _MOST):
+        raise ModelSizeError(f"{field} is {_short(value)} in the model's configuration, where {most:,} is the most")
     return value
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:59]}…"
+
+
+def quantization_of(config: Config) -> str:
+    """How the weights of a model are quantized, in words; empty where they are not."""
+    told = config.get("quantization_config")
+    if not told:
+        return ""
+    fields = told if isinstance(told, Mapping) else {}
+    names = [str(fields["quant_method"])] if "quant_method" in fields else []
+    names += [str(name) for name, value in fields.items() if str(name).startswith("load_in_") and value is True]
+    return _short(", ".join(names))[1:-1] or "quantization_config"
 
 
 def _decoder(config: Config, family: _Decoder) -> list[Weight]:
@@ -132,7 +161,10 @@ def _feed_forward(config: Config, family: _Decoder, hidden: int, layers: int) ->
 
 def _sparse_layers(config: Config, layers: int) -> int:
     """Layers that are made of experts: every `decoder_sparse_step`-th but for those that are named."""
-    dense, step = config.get("mlp_only_layers") or (), _number(config, "decoder_sparse_step", 1)
+    dense, step = config.get("mlp_only_layers") or [], _number(config, "decoder_sparse_step", 1)
+    if not isinstance(dense, list) or not all(type(layer) is int for layer in dense):
+        raise ModelSizeError(f"mlp_only_layers is {_short(dense)} in the model's configuration, which must list layers")
+    dense = frozenset(dense)
     return sum(layer not in dense and (layer + 1) % max(1, step) == 0 for layer in range(layers))
 
 

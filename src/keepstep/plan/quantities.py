@@ -7,6 +7,7 @@ from keepstep.plan.weight_files import SizeError, parse_size
 
 _COUNT = re.compile(r"(\d[\d_,]*(?:\.\d+)?)\s*([KMBGT]?)")
 _FACTORS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
+_MOST = 10**18
 _BITS = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:BIT|BITS|BPS)")
 
 
@@ -17,10 +18,10 @@ class QuantityError(ValueError):
 def parse_count(text: str) -> int:
     """How many: `8B` (10^9), `42M`, `8030261248`, `8_030_261_248` or `8,030,261,248`. Raises QuantityError."""
     match = _COUNT.fullmatch(text.strip().upper())
-    count = 0 if match is None else int(Fraction(re.sub("[_,]", "", match[1])) * _FACTORS[match[2]])
-    if count < 1:
+    count = Fraction(0) if match is None else Fraction(re.sub("[_,]", "", match[1])) * _FACTORS[match[2]]
+    if not 1 <= count <= _MOST or count.denominator != 1:
         raise QuantityError(f"{text!r} is no number of parameters; write 8B, 42M or 8030261248")
-    return count
+    return int(count)
 
 
 def parse_rate(text: str) -> int:

@@ -87,6 +87,10 @@ def content_of(weights: Sequence[Weight], recipe: Recipe) -> Content:
     itemsize = DTYPES[dtype]
     held = [Held(part, w.shape, itemsize, w.count) for w in trained]
     if recipe.with_frozen:
+        if recipe.rank is None and recipe.trainable is None:
+            raise ModelSizeError(
+                "nothing is frozen that checkpoints could hold: say how many are trained, or a rank of adapters"
+            )
         held += [Held("frozen weights", w.shape, DTYPES[recipe.dtype], w.count) for w in frozen]
     if recipe.master_weights:
         if itemsize >= DTYPES["fp32"]:

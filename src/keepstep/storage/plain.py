@@ -59,3 +59,12 @@ def read_plain(path: str | Path, limit: int) -> bytes:
         return b"".join(pieces)
     finally:
         os.close(descriptor)
+
+
+def read_head(path: str | Path, most: int) -> bytes:
+    """Read the first `most` bytes of a regular file, or all that it has. Raises as `open_plain`."""
+    descriptor = open_plain(path)
+    try:
+        return os.read(descriptor, most)
+    finally:
+        os.close(descriptor)

@@ -1,7 +1,6 @@
 """What is read of a run's folder, whole or not."""
 
 import json
-import math
 import os
 import shutil
 from pathlib import Path
@@ -12,7 +11,7 @@ import pytest
 from keepstep.errors import CouldNotLookError
 from keepstep.ops.best import find_best
 from keepstep.ops.report.gather import gather
-from keepstep.ops.report.rows import read_rows
+from keepstep.ops.report.logs import RunLogs
 from keepstep.plan.lock import Claim
 from keepstep.plan.manifest import FileRecord, Manifest, manifest_digest, to_text
 from keepstep.plan.report.story import story_of
@@ -85,8 +84,7 @@ def test_torn_and_strange_lines_are_left_out_and_said(tmp_path: Path) -> None:
     (tmp_path / "scores.jsonl").write_bytes(b"nothing\n")
     found = gather(tmp_path)
     assert len(found.saves) == 1
-    assert [row["step"] for row in found.logged] == [1, 2]
-    assert math.isnan(found.logged[0]["loss"])
+    assert [(point.step, point.value) for point in found.logged[0].points] == [(1, None), (2, 1.0)]
     assert "saves.jsonl: 4 of 6 lines are no rows; they are left out" in found.notes
     assert "scores.jsonl: 1 lines are no rows; they are left out" in found.notes
 
@@ -103,7 +101,7 @@ def test_files_that_are_none(tmp_path: Path) -> None:
 def test_a_fifo_does_not_hold_up(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "metrics.jsonl")
     notes: list[str] = []
-    assert read_rows(tmp_path / "metrics.jsonl", notes) == []
+    assert RunLogs(tmp_path).metrics.look(notes).rows == 0
     assert notes == ["metrics.jsonl cannot be read: it is no regular file"]
 
 
@@ -194,6 +192,27 @@ def test_a_trainers_evaluations_are_of_the_checkpoint_of_their_step(tmp_path: Pa
         {"eval/loss": 1.0},
     ]
     assert (story.scores.value, story.scores.gone) == (1.0, {10})
+
+
+def test_the_metric_of_the_run_decides(tmp_path: Path) -> None:
+    best = [{"metric": "task/bleu", "mode": "max", "guards": ["task/accuracy<0.9"]}]
+    config = {"trainer": {"checkpointing": {"keep": {"best": best}}}}
+    for step in (10, 20, 30):
+        give_score(commit(tmp_path / "run", step, config=config), accuracy=step / 31, bleu=1.0 * step)
+    lines(tmp_path / "run/metrics.jsonl", [{"step": 10, "loss": 1.0}])
+    found = story_of(gather(tmp_path / "run")).scores
+    assert (found.metric, found.value, found.asked) == ("task/bleu", 20.0, False)
+    state = {
+        "best_metric": 0.5,
+        "best_global_step": 10,
+        "log_history": [{"step": 10, "eval_f1": 0.5, "loss": 2, "lr": 1}],
+    }
+    (tmp_path / "checkpoint-10").mkdir()
+    (tmp_path / "checkpoint-10/trainer_state.json").write_text(json.dumps(state))
+    lines(tmp_path / "metrics.jsonl", [{"step": 10, "loss": 1.0}])
+    story = story_of(gather(tmp_path))
+    assert (story.scores.metric, story.scores.asked) == ("eval/f1", False)
+    assert [(one.name, one.last) for one in story.series] == [("loss", 1.0), ("lr", 1.0)]
 
 
 def test_a_score_is_of_one_checkpoint_not_of_a_step(tmp_path: Path) -> None:

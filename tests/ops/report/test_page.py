@@ -16,6 +16,7 @@ from keepstep.ops.report.page import render
 from keepstep.ops.report.svg import draw
 from keepstep.plan.lock import Claim
 from keepstep.plan.report.facts import CheckpointFact, Facts
+from keepstep.plan.report.logged import Logged
 from keepstep.plan.report.story import story_of
 from keepstep.plan.scores import Measured
 from tests.rig.report_runs import saved
@@ -88,7 +89,7 @@ def test_texts_from_files_are_only_shown() -> None:
         SPITE,
         saves=tuple(rows),
         checkpoints=(CheckpointFact(1, SPITE, SPITE, SPITE, attempt=1),),
-        logged=({"step": 1, SPITE: 1.0}, {"step": 2, SPITE: 2.0}),
+        logged=Logged([{"step": 1, SPITE: 1.0}, {"step": 2, SPITE: 2.0}]).series(),
         scores=(Measured(1, SPITE, SPITE, {f"task/{SPITE}": 0.5}, failed={SPITE: SPITE}),),
         records={1: {SPITE: SPITE, "config": {SPITE: SPITE}}, 2: {SPITE: SPITE + "!"}},
         exit={"outcome": SPITE, "error": SPITE},
@@ -112,15 +113,35 @@ def test_odd_numbers_are_drawn_as_gaps() -> None:
     found = Facts(
         "odd",
         "/odd",
-        logged=tuple(
+        logged=Logged(
             {"step": n, "loss": [1.0, math.nan, math.inf, 10**400][n % 4], "lost": math.nan} for n in range(9)
-        ),
+        ).series(),
         scores=tuple(Measured(n, f"d{n}", "", {"task/a": math.nan if n % 2 else 1.0 * n}) for n in range(5)),
     )
     page = render(story_of(found))
     assert "loss: 6 values of 9 not finite, the first at step 1" in page
     assert "Not drawn: lost." in page
     assert "NaN" in page
+
+
+def test_numbers_too_small_to_draw_are_zero_and_too_large_ones_a_table() -> None:
+    rows = [{"step": n, "tiny": n * 1e-310, "huge": (-1) ** n * 1.7e308} for n in range(1, 9)]
+    page = render(story_of(Facts("odd", "/odd", logged=Logged(rows).series())))
+    read = Reader(page)
+    assert [one["id"] for one in read.all("figure")] == ["logged-0-chart", "logged-1-chart"]
+    assert len(list(read.all("svg"))) >= 2
+    assert "tiny over steps" in page
+
+
+def test_a_picture_that_fails_is_its_table(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*arguments: Any, **options: Any) -> str:
+        raise ValueError("no picture\nof that")
+
+    monkeypatch.setattr("vl_convert.vegalite_to_svg", fail)
+    page = render(story_of(Facts("run", "/run", logged=Logged([{"step": 1, "loss": 0.25}]).series())))
+    assert "<svg" not in page
+    assert "it cannot be drawn, and is a table alone: no picture</p>" in page
+    assert "0.25" in page
 
 
 def test_a_page_of_nothing() -> None:
@@ -184,6 +205,6 @@ def test_the_axis_of_steps_begins_at_0(last: int) -> None:
 @pytest.mark.parametrize("missing", ["vl_convert", "jinja2"])
 def test_without_what_draws_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
     monkeypatch.setitem(sys.modules, missing, None)
-    story = story_of(Facts("run", "/run", logged=({"step": 1, "loss": 1.0},)))
+    story = story_of(Facts("run", "/run", logged=Logged([{"step": 1, "loss": 1.0}]).series()))
     with pytest.raises(ConfigError, match=r'pip install "keepstep\[report\]"'):
         render(story)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keepstep.plan.report.series import Point, Series, series_in, series_of, thin
+from keepstep.plan.report.logged import Logged
+from keepstep.plan.report.series import Point, Series, series_of, thin
 from keepstep.plan.report.sparkline import sparkline
 
 VALUES = st.lists(st.none() | st.floats(allow_nan=False, allow_infinity=False), max_size=400)
@@ -46,14 +47,14 @@ def test_values_that_are_not_finite_are_gaps_and_counted() -> None:
 
 @pytest.mark.parametrize("value", [None, "NaN", "Infinity", "-Infinity", math.nan, 10**400, -(10**400)])
 def test_words_and_null_for_numbers_that_json_has_not(value: object) -> None:
-    (found,) = series_in([{"step": 1, "loss": value}])
+    (found,) = Logged([{"step": 1, "loss": value}]).series()
     assert (found.points, found.not_finite) == ((Point(1, None),), 1)
 
 
 def test_rows_that_tell_nothing_are_passed_over() -> None:
     rows = [{"loss": 1.0}, {"step": "1", "loss": 1}, {"step": -1, "loss": 1}, {"step": True, "loss": 1}, {"step": 1.5}]
     odd = [{"step": 3, "loss": "much", "note": [1], "flag": True, "lr": 0.5}]
-    assert [one.name for one in series_in([*rows, *odd])] == ["lr"]
+    assert [one.name for one in Logged([*rows, *odd]).series()] == ["lr"]
 
 
 def test_a_sparkline() -> None:

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from keepstep.plan.lock import Claim
 from keepstep.plan.report.facts import CheckpointFact, Facts
+from keepstep.plan.report.logged import Logged
 from keepstep.plan.report.mirrors import mirrors_of
 from keepstep.plan.report.pace import Pace
 from keepstep.plan.report.records import record_of
@@ -40,7 +41,7 @@ def test_of_a_run_under_way() -> None:
             "run",
             "/run",
             saves=saves,
-            logged=tuple({"step": step, "loss": 1.0 / step} for step in range(1, 451)),
+            logged_step=450,
             checkpoints=(CheckpointFact(400, "save-400", "complete", size=5_000_100, attempt=2, digest="x"),),
             scores=(Measured(300, "d", "save-300", {"task/acc": 0.5}),),
             claim=Claim.HELD,
@@ -90,7 +91,7 @@ ROWS = st.fixed_dictionaries(
 @given(st.lists(ROWS, max_size=8), st.dictionaries(st.integers(0, 9), ROWS, max_size=3), ROWS)
 @settings(max_examples=25, deadline=None)
 def test_no_rows_can_break_a_story(rows: list[dict[str, Any]], records: dict[int, Any], end: dict[str, Any]) -> None:
-    story = story_of(Facts("run", "/run", saves=tuple(rows), logged=tuple(rows), records=records, exit=end))
+    story = story_of(Facts("run", "/run", saves=tuple(rows), logged=Logged(rows).series(), records=records, exit=end))
     assert len(story.summary) == 7
     keys = [(one.attempt or 0, one.step or 0) for one in story.events]
     assert keys == sorted(keys)

@@ -4,22 +4,21 @@ import os
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from keepstep.errors import CouldNotLookError
 from keepstep.ops.found import survey_run
-from keepstep.ops.report.history import METRICS, of_a_trainer, tracked
+from keepstep.ops.report.history import TrainerHistory, of_a_trainer, tracked
+from keepstep.ops.report.logs import METRICS, RunLogs, masked
 from keepstep.ops.report.named import created_at, named_checkpoints
-from keepstep.ops.report.rows import read_rows
 from keepstep.ops.scoring.places import has_names
 from keepstep.plan import layout
 from keepstep.plan.fork import Fork
 from keepstep.plan.lock import Claim
 from keepstep.plan.report.facts import CheckpointFact, Facts, Moved, Row, text, whole
+from keepstep.plan.report.logged import Logged
 from keepstep.plan.scores import FILE as SCORES
 from keepstep.plan.scores import Measured, Score, measured
 from keepstep.plan.totals import total_steps_of
-from keepstep.provenance.secrets import masked_text
 from keepstep.storage.candidates import digest_of, digests_of
 from keepstep.storage.exit_note import read_exit
 from keepstep.storage.json_file import read_json
@@ -33,8 +32,12 @@ from keepstep.storage.scoring.scores import read_scores, unreadable_lines
 from keepstep.storage.survey import Survey
 
 
-def gather(folder: Path) -> Facts:
+def gather(folder: Path, logs: RunLogs | None = None) -> Facts:
     """Look at a run's folder. Nothing is changed, and nothing but that folder is looked at.
+
+    Args:
+        folder: of the run.
+        logs: its logs as an earlier look has left them, so that only what is new in them is read.
 
     Raises:
         CouldNotLookError: there is no such folder, or it is one checkpoint, or holds runs and is none itself.
@@ -43,12 +46,18 @@ def gather(folder: Path) -> Facts:
     is_named = has_names(folder)
     found = Survey((), (), ()) if is_named else _survey(folder, notes)
     checkpoints, records = named_checkpoints(folder, notes) if is_named else _checkpoints(folder, found)
-    saves = read_rows(folder / SAVES, notes, f"there is no {SAVES}: nothing tells what saves cost, or which failed")
-    history, evaluated, last_step = ([], [], None) if is_named else of_a_trainer(folder, checkpoints)
-    logged = [*tracked(folder, notes), *history]
-    if not logged and is_named:
+    logs = logs or RunLogs(folder)
+    missing = f"there is no {SAVES}: nothing tells what saves cost, or which failed"
+    saves = logs.saves.look(notes, missing).rows
+    trainer = TrainerHistory() if is_named else of_a_trainer(folder, checkpoints)
+    track, history = tracked(folder, logs, notes), Logged(trainer.logged)
+    own = track.series()
+    # What both have is the tracker's: its rows are the finer.
+    series = {one.name: one for one in (*own, *history.series(), *own)}
+    has_rows = bool(track.rows or history.rows)
+    if not has_rows and is_named:
         notes.append(f"there is no {METRICS}: Lightning's loggers write losses elsewhere, so they are not known")
-    elif not logged:
+    elif not has_rows:
         notes.append(f"there is no {METRICS}, and no history of a Trainer: losses are not known")
     _note_missing_records(checkpoints, records, saves, notes)
     claim, holder = _lock(folder, notes)
@@ -59,18 +68,20 @@ def gather(folder: Path) -> Facts:
         folder=str(folder),
         now=time.time(),
         checkpoints=checkpoints,
-        saves=tuple(map(_masked, saves)),
-        logged=tuple(logged),
-        scores=_scores(folder, evaluated, notes),
+        saves=tuple(saves),
+        logged=tuple(series.values()),
+        logged_step=max((one.step for one in (track, history) if one.step is not None), default=None),
+        scores=_scores(folder, trainer.scores, notes),
+        trainer=trainer.state,
         records=records,
-        exit=_masked({**read_exit(folder)}),
+        exit=masked({**read_exit(folder)}),
         claim=claim,
         holder=holder,
         origin=origin,
         forks=forks,
         moved=_moved(folder, notes),
         leftovers=found.leftovers,
-        total_steps=whole(total_steps_of(newest)) or last_step,
+        total_steps=whole(total_steps_of(newest)) or trainer.total_steps,
         notes=tuple(notes),
     )
 
@@ -187,8 +198,3 @@ def _moved(folder: Path, notes: list[str]) -> tuple[Moved, ...]:
                 number = int(attempt[0]) if attempt and attempt[0].isascii() and attempt[0].isdecimal() else None
                 found.append(Moved(step, number, name, text(why.get("problem")) or text(why.get("reason"))))
     return tuple(found)
-
-
-def _masked(row: dict[str, Any]) -> dict[str, Any]:
-    """Texts of a row without passwords: a report is sent around."""
-    return {name: masked_text(value) if isinstance(value, str) else value for name, value in row.items()}

@@ -1,48 +1,57 @@
 """What was logged in training: the tracker's rows, or the history that a Trainer keeps in its checkpoints."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from keepstep.ops.report.rows import read_rows
+from keepstep.ops.report.logs import METRICS, RunLogs
+from keepstep.plan.report.decider import EVAL_PREFIX, EVAL_SET
 from keepstep.plan.report.facts import CheckpointFact, Row, number, whole
+from keepstep.plan.report.logged import Logged
 from keepstep.plan.scores import SCORED, Score
 from keepstep.plan.trainer_files import STATE
 from keepstep.storage.json_file import read_json
 
-METRICS = "metrics.jsonl"
-_EVAL = "eval_"
-_SET = "eval"
 # How long something took is no score.
 _SPEEDS = ("runtime", "samples_per_second", "steps_per_second", "model_preparation_time")
 
 
-def tracked(folder: Path, notes: list[str]) -> list[Row]:
-    """Rows of the default tracker. Of earlier attempts that never saved it only says that there are some."""
-    rows: list[Row] = list(read_rows(folder / METRICS, notes))
+def tracked(folder: Path, logs: RunLogs, notes: list[str]) -> Logged:
+    """What the default tracker has. Of earlier attempts that never saved it only says that there are some."""
+    found = logs.metrics.look(notes)
     earlier = len(list(folder.glob(f"{METRICS}.previous-*")))
     if earlier:
         notes.append(f"{earlier} files {METRICS}.previous-<n>, of attempts that never saved, are not shown")
-    return rows
+    return found
 
 
-def of_a_trainer(folder: Path, checkpoints: Sequence[CheckpointFact]) -> tuple[list[Row], list[Score], int | None]:
-    """Of the newest checkpoint with a Trainer's state: logged rows, scores of its evaluations, and the last step."""
+@dataclass(frozen=True)
+class TrainerHistory:
+    """What a Trainer's newest state tells: logged rows, scores of its evaluations, the last step, and all of it."""
+
+    logged: tuple[Row, ...] = ()
+    scores: tuple[Score, ...] = ()
+    total_steps: int | None = None
+    state: Row = field(default_factory=dict)
+
+
+def of_a_trainer(folder: Path, checkpoints: Sequence[CheckpointFact]) -> TrainerHistory:
+    """By the newest checkpoint with a Trainer's state; empty where there is none."""
     for one in reversed(checkpoints):
         state = read_json(folder / one.name / STATE)
         history = state.get("log_history")
         if isinstance(history, list):
             entries = [entry for entry in history if isinstance(entry, dict)]
-            return [_logged(entry) for entry in entries], _scores(entries, checkpoints), whole(state.get("max_steps"))
-    return [], [], None
+            scores = tuple(_scores(entries, checkpoints))
+            return TrainerHistory(tuple(map(_logged, entries)), scores, whole(state.get("max_steps")), state)
+    return TrainerHistory()
 
 
 def _logged(entry: dict[str, Any]) -> Row:
     """The training's part of an entry; the last one sums up the whole run, under names of its own."""
-    left_out = ("epoch", "total_flos")
-    return {
-        name: value for name, value in entry.items() if name not in left_out and not name.startswith((_EVAL, "train_"))
-    }
+    names, parts = ("epoch", "total_flos"), (EVAL_PREFIX, "train_")
+    return {name: value for name, value in entry.items() if name not in names and not name.startswith(parts)}
 
 
 def _scores(entries: Sequence[dict[str, Any]], checkpoints: Sequence[CheckpointFact]) -> list[Score]:
@@ -51,14 +60,14 @@ def _scores(entries: Sequence[dict[str, Any]], checkpoints: Sequence[CheckpointF
     for entry in entries:
         step = whole(entry.get("step"))
         metrics = {
-            name.removeprefix(_EVAL): known
+            name.removeprefix(EVAL_PREFIX): known
             for name, value in entry.items()
-            if name.startswith(_EVAL) and not name.endswith(_SPEEDS) and (known := number(value)) is not None
+            if name.startswith(EVAL_PREFIX) and not name.endswith(_SPEEDS) and (known := number(value)) is not None
         }
         if step is not None and metrics:
             by_step.setdefault(step, {}).update(metrics)
     digests = {one.step: one.digest for one in checkpoints if one.digest}
     return [
-        Score(step, digests.get(step, f"step-{step}"), _SET, SCORED, f"checkpoint-{step}", metrics)
+        Score(step, digests.get(step, f"step-{step}"), EVAL_SET, SCORED, f"checkpoint-{step}", metrics)
         for step, metrics in by_step.items()
     ]

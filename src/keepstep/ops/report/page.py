@@ -1,14 +1,14 @@
 """The page: one HTML file that loads nothing."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from keepstep.errors import ConfigError
 from keepstep.ops.report.chart import Chart
 from keepstep.ops.report.charts import cost_chart, line_chart, rank_chart, score_chart, size_chart
 from keepstep.ops.report.shown import shown
-from keepstep.ops.report.svg import draw
+from keepstep.ops.report.svg import DrawingError, draw
 from keepstep.ops.report.tables import (
     Table,
     attempts,
@@ -92,7 +92,12 @@ def render(story: RunStory, watch: Callable[[int, int], None] = lambda done, tot
 def _drawn(chart: Chart) -> Drawn:
     from markupsafe import Markup
 
-    return Drawn(chart, {name: Markup(draw(chart.spec(width), chart.label)) for name, width in chart.widths.items()})
+    try:
+        pictures = {name: Markup(draw(chart.spec(width), chart.label)) for name, width in chart.widths.items()}
+    except DrawingError as error:
+        note = f"it cannot be drawn, and is a table alone: {error}"
+        return Drawn(replace(chart, note="; ".join(filter(None, (chart.note, note)))), {})
+    return Drawn(chart, pictures)
 
 
 def _shown(value: Any) -> Any:
@@ -149,7 +154,8 @@ def _choice(board: Scoreboard) -> tuple[str, ...]:
     if board.choice is None:
         return ()
     guards = ", ".join(map(str, board.choice.guards))
-    said = "" if board.asked else " It decides as nothing else was asked for."
+    why = f"{board.source} says so" if board.source else "nothing else was asked for"
+    said = "" if board.asked else f" {board.metric} decides as {why}."
     what = f"Step {board.chosen.step:,} is chosen: {board.chosen.reason}." if board.chosen else ""
     return (
         (what or f"Nothing is chosen by {board.metric}: {board.why_none}.") + said,

@@ -6,6 +6,7 @@ picture serves light and dark, and each of its points carries a text. Plotly and
 
 import json
 import re
+import sys
 import xml.etree.ElementTree as ET
 from typing import Any
 
@@ -24,6 +25,10 @@ _KEPT = frozenset(
 _LONG_NUMBER = re.compile(r"-?\d+\.\d{3,}(?:e-?\d+)?")
 
 
+class DrawingError(ValueError):
+    """A picture that cannot be drawn."""
+
+
 def draw(specification: dict[str, Any], label: str) -> str:
     """One chart as an `svg` element.
 
@@ -33,16 +38,20 @@ def draw(specification: dict[str, Any], label: str) -> str:
 
     Raises:
         ConfigError: the library that draws is not installed.
+        DrawingError: it does not draw that.
     """
     try:
         import vl_convert
     except ImportError:
         raise ConfigError('the report needs a library that draws: pip install "keepstep[report]"') from None
     # No address is allowed: a chart has all of its data.
-    drawn = vl_convert.vegalite_to_svg(json.dumps(_shown(specification), allow_nan=False), allowed_base_urls=[])
+    text = json.dumps(_shown(specification), allow_nan=False)
     ET.register_namespace("", _SVG)
-    # What is parsed was made here, from our specification and texts that the library has escaped.
-    root = ET.fromstring(drawn)
+    try:
+        # What is parsed was made here, from our specification and texts that the library has escaped.
+        root = ET.fromstring(vl_convert.vegalite_to_svg(text, allowed_base_urls=[]))
+    except (ValueError, ET.ParseError) as error:
+        raise DrawingError(f"{error}".splitlines()[0] if f"{error}" else type(error).__name__) from error
     _clean(root)
     root.attrib.pop("width", None)
     root.attrib.pop("height", None)
@@ -54,6 +63,8 @@ def draw(specification: dict[str, Any], label: str) -> str:
 def _shown(value: Any) -> Any:
     if isinstance(value, str):
         return shown(value)
+    if isinstance(value, float) and abs(value) < sys.float_info.min:
+        return 0.0  # the library fails on an axis of subnormal numbers
     if isinstance(value, dict):
         return {name: _shown(one) for name, one in value.items()}
     return [_shown(one) for one in value] if isinstance(value, list | tuple) else value

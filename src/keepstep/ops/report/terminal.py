@@ -1,6 +1,6 @@
 """The sections of a report in short, for a terminal."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from rich.console import Group, RenderableType
 from rich.padding import Padding
@@ -17,6 +17,8 @@ from keepstep.plan.report.words import counted, number_text, seconds_text, size_
 
 _SPARK_WIDTH = 48
 _SERIES, _SAVES, _RANKS, _SCORES, _EVENTS = 4, 5, 6, 4, 5
+# No terminal shows more of one text.
+_WIDEST = 400
 _STATES = {"running": "bold cyan", "finished": "bold green", "complete": "bold green", "failed": "bold red"}
 
 
@@ -63,7 +65,7 @@ def _progress(story: RunStory, seen: float | None) -> RenderableType:
 def _series(story: RunStory) -> Table | None:
     drawn = [one for one in story.series if one.last is not None][:_SERIES]
     rows = [(one.name, sparkline(one, _SPARK_WIDTH), number_text(one.last)) for one in drawn]
-    return _table(("", "", "LAST"), rows)
+    return _table(("", "", "LAST"), rows, free=(0,))
 
 
 def _saves(story: RunStory) -> Table | None:
@@ -92,7 +94,7 @@ def _ranks(story: RunStory) -> Table | None:
         (one.ranks, one.host, *(seconds_text(part) for part in (one.snapshot, one.write, one.sync)), f"{one.slowest:,}")
         for one in ranks
     ]
-    return _table(("RANK", "HOST", "SNAPSHOT", "WRITE", "SYNC", "SLOWEST IN SAVES"), rows)
+    return _table(("RANK", "HOST", "SNAPSHOT", "WRITE", "SYNC", "SLOWEST IN SAVES"), rows, free=(1,))
 
 
 def _scores(story: RunStory) -> RenderableType | None:
@@ -103,7 +105,7 @@ def _scores(story: RunStory) -> RenderableType | None:
         chosen = board.chosen if one.name == board.metric else None
         best = f"step {step_text(chosen.step)}: {number_text(board.value)}" if chosen else ""
         rows.append((one.name, sparkline(one, _SPARK_WIDTH // 2), number_text(one.last), best))
-    table = _table(("SCORE", "", "LAST", "CHOSEN"), rows)
+    table = _table(("SCORE", "", "LAST", "CHOSEN"), rows, free=(0,))
     return None if table is None else Group(table, Text(_why(board), "dim"))
 
 
@@ -117,22 +119,28 @@ def _why(board: Scoreboard) -> str:
 
 def _mirrors(story: RunStory) -> Table | None:
     rows = [(one.address, step_text(one.newest), f"{one.waiting:,}", one.problem or "-") for one in story.mirrors]
-    return _table(("MIRROR", "NEWEST", "NOT UPLOADED", "PROBLEM"), rows)
+    return _table(("MIRROR", "NEWEST", "NOT UPLOADED", "PROBLEM"), rows, free=(0, 3))
 
 
 def _events(story: RunStory) -> Table | None:
     events = [one for one in story.events if one.kind not in (SAVED, MIRRORED)][: -_EVENTS - 1 : -1]
     rows = [(str(one.attempt or "-"), step_text(one.step), one.kind, one.detail) for one in events]
-    return _table(("ATTEMPT", "STEP", "WHAT", "DETAIL"), rows)
+    return _table(("ATTEMPT", "STEP", "WHAT", "DETAIL"), rows, free=(3,))
 
 
-def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> Table | None:
-    found = list(rows)
+def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]], free: Sequence[int] = ()) -> Table | None:
+    """A table. `free`: columns whose texts are cut where the terminal is narrow; the others keep their width."""
+    found = [tuple(_cut(shown(cell)) for cell in row) for row in rows]
     if not found:
         return None
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim", pad_edge=False)
-    for name in header:
-        table.add_column(name, no_wrap=True, overflow="ellipsis")
+    for at, name in enumerate(header):
+        # Columns that may wrap are made narrower before the others are; the texts in them do not wrap all the same.
+        table.add_column(name, no_wrap=at not in free, overflow="ellipsis")
     for row in found:
-        table.add_row(*(Text(shown(cell)) for cell in row))
+        table.add_row(*(Text(cell, no_wrap=True, overflow="ellipsis") for cell in row))
     return table
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _WIDEST else f"{text[: _WIDEST - 1]}…"

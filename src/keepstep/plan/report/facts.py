@@ -7,6 +7,7 @@ from typing import Any
 
 from keepstep.plan.fork import Fork
 from keepstep.plan.lock import Claim
+from keepstep.plan.report.series import Series
 from keepstep.plan.scores import Measured
 
 Row = Mapping[str, Any]
@@ -57,8 +58,9 @@ class Facts:
         now: when it was looked at, in seconds since the epoch.
         checkpoints: oldest first.
         saves: rows of `saves.jsonl`, in the order in which they were written.
-        logged: rows of the tracker, or of a Trainer's history.
+        logged: series of the tracker, or of a Trainer's history; `logged_step`: the newest step in its rows.
         scores: what is known of each checkpoint.
+        trainer: the state of a Trainer; empty where there is none.
         records: by attempt, the run record of one of its checkpoints.
         exit: how the last attempt ended; empty where nothing says.
         claim, holder: whether somebody holds the folder, and who.
@@ -75,8 +77,10 @@ class Facts:
     now: float = 0.0
     checkpoints: tuple[CheckpointFact, ...] = ()
     saves: tuple[Row, ...] = ()
-    logged: tuple[Row, ...] = ()
+    logged: tuple[Series, ...] = ()
+    logged_step: int | None = None
     scores: tuple[Measured, ...] = ()
+    trainer: Row = field(default_factory=dict)
     records: Mapping[int, Row] = field(default_factory=dict)
     exit: Row = field(default_factory=dict)
     claim: Claim = Claim.GONE

@@ -81,16 +81,24 @@ def costs_of(rows: Sequence[Row], most: int = MOST_POINTS) -> SaveCosts:
     )
 
 
+def without_ranks(row: Row) -> Row:
+    """A row with what `costs_of` makes of its ranks in their place: the medians of single ranks lack it."""
+    ranks = _rows_of_ranks(row)
+    if not ranks:
+        return row
+    told = {"world_size": len(ranks), "slowest_write": _slowest(ranks), "slowest_snapshot": _snapshot(ranks)}
+    return {name: value for name, value in {**told, **row}.items() if name != "ranks" and value is not None}
+
+
 def _save(row: Row) -> Save:
     ranks = _rows_of_ranks(row)
-    writes = [write for rank in ranks if (write := _writing(rank)) is not None]
     return Save(
         attempt=whole(row.get("attempt")),
         step=whole(row.get("step")) or 0,
         mode=text(row.get("mode")),
         bytes=whole(row.get("bytes")),
         stall=_stall(row, ranks),
-        write=max(writes, default=None),
+        write=_slowest(ranks) if ranks else seconds(row.get("slowest_write")),
         commit=seconds(row.get("commit_seconds")),
         slowest_rank=whole(row.get("slowest_rank")),
         straggler=whole(row.get("straggler")),
@@ -103,8 +111,16 @@ def _stall(row: Row, ranks: Sequence[Row]) -> float | None:
     if lost is not None:
         return lost
     if row.get("mode") == "async":
-        return max((value for rank in ranks if (value := seconds(rank.get("snapshot"))) is not None), default=None)
+        return _snapshot(ranks) if ranks else seconds(row.get("slowest_snapshot"))
     return seconds(row.get("seconds"))
+
+
+def _snapshot(ranks: Sequence[Row]) -> float | None:
+    return max((value for rank in ranks if (value := seconds(rank.get("snapshot"))) is not None), default=None)
+
+
+def _slowest(ranks: Sequence[Row]) -> float | None:
+    return max((write for rank in ranks if (write := _writing(rank)) is not None), default=None)
 
 
 def _writing(rank: Row) -> float | None:

@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from keepstep.config.bounds import Guard
 from keepstep.plan.choice import Choice, ChoiceRow, Standing, choose, why_none
 from keepstep.plan.metrics import Mode, full_name
+from keepstep.plan.report.decider import Decider
 from keepstep.plan.report.series import MOST_POINTS, Series, series_of
 from keepstep.plan.scores import DEFAULT_SET, Measured
 
 _LESS_IS_BETTER = re.compile(
-    r"(^|[/_.-])(loss|nll|ppl|perplexity|err|error|wer|cer|mse|rmse|mae|bpb|bpc)($|[/_.-])", re.I
+    r"(^|[/_.-])(loss|nll|ppl|perplexity|err|error|wer|cer|mse|rmse|mae|bits|nats|bpb|bpc|bpw)($|[/_.-])", re.I
 )
 
 
@@ -23,6 +24,7 @@ class Scoreboard:
     Attributes:
         choice: as `keepstep best` makes it; None where no score holds a metric.
         asked: whether somebody said what decides, or it was taken as the first.
+        source: who said so, where it was not asked for: the run's configuration, say.
         why_none: why nothing was chosen.
         series: each metric over steps; of several checkpoints of one step that of the one that is there.
         rows: of every scored checkpoint, by step.
@@ -35,6 +37,7 @@ class Scoreboard:
     series: tuple[Series, ...]
     rows: tuple[Measured, ...]
     problems: tuple[str, ...]
+    source: str = ""
 
     @property
     def metric(self) -> str:
@@ -68,14 +71,17 @@ def scoreboard_of(
     mode: Mode | None = None,
     guards: Iterable[Guard] = (),
     incomplete: Collection[int] = (),
+    decider: Decider | None = None,
 ) -> Scoreboard:
     """Put scores together.
 
     Args:
         rows: by step.
         present, guards, incomplete: as in `keepstep.plan.choice.choose`.
-        metric: the one that decides; by default the first of the set "task", else the first of all.
-        mode: "max" or "min"; by default "min" for names like loss, perplexity or error.
+        metric: the one that decides; by default what `decider` says, else the first of the set "task", else the first
+            of all.
+        mode: "max" or "min"; by default what `decider` says of its metric, else "min" for names like loss or error.
+        decider: what the run itself says. Its guards count where the metric is its own and no guards are given.
 
     Raises:
         ConfigError: a name means several metrics, or none.
@@ -83,14 +89,19 @@ def scoreboard_of(
     digests = {digest for _, digest in (present.items() if isinstance(present, Mapping) else present)}
     rows = sorted(rows, key=lambda row: (row.step, row.digest in digests))
     names = list(dict.fromkeys(name for row in rows for name in row.metrics))
-    choice, why = None, "no score holds a metric" if rows else "no checkpoint was scored"
+    choice, source = None, ""
+    why = "no score holds a metric" if rows else "no checkpoint was scored"
     if names:
-        decides = full_name(metric, names) if metric else default_metric(names)
-        choice = choose(rows, present, decides, mode or default_mode(decides), guards, incomplete)
+        own = decider if decider and metric is None else None
+        decides = full_name(metric, names) if metric else own.metric if own else default_metric(names)
+        guards = tuple(guards) or (own.guards if own else ())
+        mode = mode or (own.mode if own else None) or default_mode(decides)
+        choice = choose(rows, present, decides, mode, guards, incomplete)
+        source = own.source if own else ""
         why = why_none(choice) if choice.chosen is None else ""
     series = tuple(series_of(name, _pairs(rows, name), MOST_POINTS) for name in names)
     problems = _problems(rows, choice.metric if choice else "")
-    return Scoreboard(choice, metric is not None, why, series, tuple(rows), problems)
+    return Scoreboard(choice, metric is not None, why, series, tuple(rows), problems, source)
 
 
 def default_metric(names: Sequence[str]) -> str:

@@ -4,8 +4,6 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from keepstep.plan.report.facts import Row, number, whole
-
 # A screen has no more columns than this.
 MOST_POINTS = 1500
 _PER_BUCKET = 3
@@ -73,25 +71,3 @@ def series_of(name: str, pairs: Iterable[tuple[int, float]], most: int = MOST_PO
     odd = [step for step in steps if not math.isfinite(by_step[step])]
     points = [Point(step, by_step[step] if math.isfinite(by_step[step]) else None) for step in steps]
     return Series(name, thin(points, most), len(points), len(odd), odd[0] if odd else None)
-
-
-def series_in(rows: Iterable[Row], most: int = MOST_POINTS) -> tuple[Series, ...]:
-    """One series for each quantity in rows of a tracker, in the order in which they first come."""
-    found: dict[str, list[tuple[int, float]]] = {}
-    for row in rows:
-        step = whole(row.get("step"))
-        if step is None:
-            continue
-        for name, value in row.items():
-            if name != "step" and (known := _value(value)) is not None:
-                found.setdefault(name, []).append((step, known))
-    return tuple(series_of(name, pairs, most) for name, pairs in found.items())
-
-
-def _value(value: object) -> float | None:
-    """A number; some writers put down NaN and infinities as words, or as null."""
-    if value is None or value == "NaN":
-        return math.nan
-    if value in ("Infinity", "-Infinity"):
-        return float(str(value))
-    return number(value)

@@ -6,14 +6,15 @@ from dataclasses import dataclass, replace
 from keepstep.config.bounds import Guard
 from keepstep.plan.metrics import Mode
 from keepstep.plan.report.attempts import Attempt, attempts_of, state_of
+from keepstep.plan.report.decider import decider_of
 from keepstep.plan.report.events import Event, events_of
-from keepstep.plan.report.facts import CheckpointFact, Facts, whole
+from keepstep.plan.report.facts import CheckpointFact, Facts
 from keepstep.plan.report.mirrors import Mirror, mirrors_of
 from keepstep.plan.report.pace import restart_seconds, seconds_per_step
 from keepstep.plan.report.records import RunRecord, record_of
 from keepstep.plan.report.saves import SaveCosts, costs_of
 from keepstep.plan.report.scoreboard import Scoreboard, scoreboard_of
-from keepstep.plan.report.series import Series, series_in, series_of
+from keepstep.plan.report.series import Series, series_of
 from keepstep.plan.report.words import UNKNOWN, counted, number_text, seconds_text, size_text, step_text, time_text
 from keepstep.plan.resume import Condition
 
@@ -86,7 +87,7 @@ def story_of(
     Raises:
         ConfigError: a name means several metrics, or none.
     """
-    logged = max((step for row in facts.logged if (step := whole(row.get("step"))) is not None), default=None)
+    logged = facts.logged_step
     attempts = attempts_of(facts, logged)
     complete = [one.step for one in facts.checkpoints if one.condition == Condition.COMPLETE.value]
     steps = [step for step in (logged, *complete[-1:], *(one.end for one in attempts[-1:])) if step is not None]
@@ -113,7 +114,7 @@ def story_of(
         summary=(),
         attempts=attempts,
         events=events_of(facts, attempts),
-        series=series_in(facts.logged),
+        series=facts.logged,
         scores=board,
         saves=costs,
         sizes=_sizes(facts, costs),
@@ -130,7 +131,10 @@ def story_of(
 def _board(facts: Facts, metric: str | None, mode: Mode | None, guards: Iterable[Guard]) -> Scoreboard:
     found = [(c.step, c.digest if c.condition == Condition.COMPLETE.value else "") for c in facts.checkpoints]
     incomplete = {step for step, digest in found if not digest}
-    return scoreboard_of(facts.scores, [one for one in found if one[1]], metric, mode, guards, incomplete)
+    newest = facts.records[max(facts.records)] if facts.records else {}
+    decider = decider_of(newest, facts.trainer)
+    present = [one for one in found if one[1]]
+    return scoreboard_of(facts.scores, present, metric, mode, guards, incomplete, decider)
 
 
 def _with_summary(story: RunStory, facts: Facts) -> RunStory:
