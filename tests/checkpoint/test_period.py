@@ -158,6 +158,72 @@ def test_small_differences_change_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     assert len(SaveLog(tmp_path).rows()) == 4
 
 
+def test_auto_leaves_a_period_at_once_that_makes_saves_wait_and_does_not_wander(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A write takes 100 seconds and a tenth more or less, a step 0.1, and a crash is to cost a minute."""
+    clock = stopped_clock(monkeypatch)
+    period = auto(tmp_path, 1.0)
+    for number in range(40):
+        writing = {"mode": "async", "seconds": 100.0 + number % 3 * 5, "waited_seconds": 99.0 if number < 2 else 0.0}
+        period.learn(saved(10 * number, 1.0, 0.1) | {"lost_seconds": 0.5 + writing["waited_seconds"]} | writing)
+    (change,) = SaveLog(tmp_path).rows()
+    assert (change["from"], change["to"]) == (10, 1128)
+    assert "a tenth more than 1025 steps, since writing may take longer: no failure rate is known" in change["reason"]
+    assert "writing a checkpoint takes 1.71 min" in change["reason"]
+    period.acted(400)
+    clock.go_on(104.0)
+    assert not period.is_due(1200, None)
+    clock.go_on(2.0)
+    assert period.is_due(1220, None)
+
+
+@pytest.mark.parametrize("kind", [{"period_minutes": 1}, {"period_steps": "auto", "max_loss_minutes": 1}])
+def test_a_save_that_is_left_out_stays_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: dict[str, Any]
+) -> None:
+    clock = stopped_clock(monkeypatch)
+    settings = keepstep.CheckpointingConfig(save_dir=str(tmp_path), mode="async", when_busy="skip", **kind)
+    with keepstep.Checkpointer(settings, keepstep.JobState(model=nn.Linear(2, 2)), "run") as saver:
+        saver.save(1)
+        saver.wait()
+        with monkeypatch.context() as patch:
+            patch.setattr(type(saver._saver), "is_over", property(lambda self: False))
+            for step in (2, 3, 4):
+                clock.go_on(61.0 if step == 2 else 1.0)
+                assert not saver.save_if_due(step)
+        assert saver.save_if_due(5)
+    assert [row["step"] for row in rows(tmp_path, "skipped")] == [2]
+
+
+def test_a_job_that_does_not_resume_notes_its_start_and_its_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = stopped_clock(monkeypatch)
+    settings = keepstep.CheckpointingConfig(save_dir=str(tmp_path), period_steps="auto")
+    for begin in (0, 20):
+        with keepstep.Checkpointer(settings, keepstep.JobState(model=nn.Linear(2, 2)), "run") as saver:
+            saver.before_save = lambda: clock.go_on(SAVE_SECONDS)
+            for step in range(begin + 1, begin + 21):
+                clock.go_on(1.0)
+                saver.save_if_due(step)
+    told = [(row["outcome"], row["step"], row["attempt"]) for row in rows(tmp_path, "started", "period", "finished")]
+    assert told[:3] == [("started", 0, 1), ("period", 20, 1), ("finished", 20, 1)]
+    assert told[3:] == [("started", 20, 2), ("period", 21, 2), ("finished", 40, 2)]
+
+
+@pytest.mark.parametrize("value", [10**400, -1, True, "x", 1.5, None])
+def test_a_line_that_cannot_be_is_no_reason_to_stop(tmp_path: Path, value: Any) -> None:
+    line = {"outcome": "saved", "mode": "sync", "step": value, "attempt": value, "seconds": value, "time": value}
+    lines = [line | {"steps": 10**12, "steps_seconds": 1e-300}, line | {"steps": value, "lost_seconds": 1.0}] * 2
+    lines += [{"outcome": "period", "to": value}, {"outcome": "started", "seconds": value}]
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "saves.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    settings = keepstep.CheckpointingConfig(save_dir=str(tmp_path), period_steps="auto")
+    with keepstep.Checkpointer(settings, keepstep.JobState(model=nn.Linear(2, 2)), "run") as saver:
+        assert [step for step in range(saver.resume() + 1, 12) if saver.save_if_due(step)] == [10]
+
+
 def test_a_log_that_cannot_be_read_is_no_reason_to_stop(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "saves.jsonl").mkdir()
     assert auto(tmp_path).steps == FIRST_STEPS

@@ -46,7 +46,7 @@ def test_steps_and_saves_are_told_apart_and_the_first_step_is_a_part_of_the_star
     assert told == [("saved", 5, 3.0, 4, 8.0), ("saved", 10, 3.0, 5, 10.0), ("saved", 12, 3.0, 2, 4.0)]
     assert (last["outcome"], last["step"], last["steps"]) == ("finished", 12, 0)
     found = measured_of(rows(tmp_path))
-    assert (found.step_seconds, found.save_seconds, found.period_steps) == (2.0, 3.0, 4)
+    assert (found.step_seconds, found.save_seconds, found.period_steps) == (2.0, 3.0, 5)
     assert failures_of(rows(tmp_path)).failures == 0
 
 
@@ -97,6 +97,39 @@ def test_how_an_attempt_ended(
         train(saver, clock, 8)
     found = failures_of(rows(tmp_path))
     assert (found.attempts, found.failures) == (2, failures)
+
+
+def test_the_start_of_a_second_run_in_a_process_is_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = stopped_clock(monkeypatch)
+    for name in ("first", "second"):
+        with checkpointer(tmp_path / name, clock) as saver:
+            clock.go_on(7.0)
+            train(saver, clock, 1)
+    assert rows(tmp_path / "second")[0]["seconds"] == 107.0
+
+
+def test_waiting_for_the_save_before_is_neither_step_nor_cost_of_the_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By hand and then due at the same step; and due while another one is under way."""
+    clock = stopped_clock(monkeypatch)
+    with checkpointer(tmp_path, clock, 20, mode="async") as saver:
+        saver.resume()
+        wait = saver._saver.wait
+        for step in range(1, 16):
+            clock.go_on(2.0)
+            if step == 5:
+                assert saver.save(step)
+            with monkeypatch.context() as patch:
+                if step in (5, 10):
+                    patch.setattr(type(saver._saver), "is_over", property(lambda self: False))
+                    patch.setattr(saver._saver, "wait", lambda: (clock.go_on(50.0), wait()))
+                assert saver.save_if_due(step) is (step in (10, 15))
+            saver.wait()
+    saves = [row for row in rows(tmp_path) if row["outcome"] == "saved"]
+    told = [(row["step"], row["lost_seconds"], row.get("waited_seconds"), row["steps_seconds"]) for row in saves]
+    assert told == [(5, 3.0, None, 8.0), (10, 53.0, 50.0, 10.0), (15, 3.0, None, 10.0)]
+    assert measured_of(saves).save_seconds == 3.0
 
 
 def test_a_killed_attempt_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """`keepstep advise` as a person meets it."""
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -133,6 +134,10 @@ def test_without_a_log_run_records_tell_how_long_steps_take(tmp_path: Path) -> N
         (["--max-loss-minutes", "0"], "--max-loss-minutes 0: must be more than 0"),
         (["--step-seconds", "-1"], "--step-seconds -1: must be more than 0"),
         (["--save-seconds", "nan"], "--save-seconds nan: must be 0 or more"),
+        (["--max-loss-minutes", "1e308"], "--max-loss-minutes 1e+308: must be 1e-09 to 5.256e+06"),
+        (["--step-seconds", "1e-310"], "--step-seconds 1e-310: must be 1e-09 to"),
+        (["--save-seconds", "1e300"], "--save-seconds 1e+300: must be 0 to"),
+        (["--mtbf", "9" * 300 + "d"], "--mtbf 8.64e+304: must be 1e-09 to 1e+12"),
         ([], "is not there, to tell how long a step takes: give --step-seconds"),
         (["--step-seconds", "1"], "what the job loses by a save: give --save-seconds"),
     ],
@@ -142,6 +147,18 @@ def test_what_does_not_work_is_said_with_what_to_do(tmp_path: Path, arguments: l
     assert (done.returncode, done.stdout) == (2, "")
     assert problem in done.stderr
     assert done.stderr.count("\n") == 1
+
+
+def test_what_is_no_log_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "saves.jsonl")
+    done = keepstep("advise", str(tmp_path))
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "it is no regular file" in done.stderr
+
+
+def test_a_loss_of_all_is_100_percent(tmp_path: Path) -> None:
+    log(tmp_path, 2)
+    assert ", 100 % (saves" in keepstep("advise", str(tmp_path), "--step-seconds", "1e-3").stdout
 
 
 def test_a_folder_that_is_not_there(tmp_path: Path) -> None:

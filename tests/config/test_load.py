@@ -83,10 +83,21 @@ def test_minutes_stand_in_place_of_steps() -> None:
 def test_two_periods_at_once_are_refused(period: Any) -> None:
     message = refusal(checkpointing(period_steps=period, period_minutes=5))
     assert "trainer.checkpointing: period_steps and period_minutes are two periods at once: give one" in message
+    assert "period_steps=null with --set" in message
+
+
+@pytest.mark.parametrize("period", [{"period_steps": 5}, {"period_steps": "disable"}, {"period_minutes": 5}])
+def test_a_bound_that_no_period_heeds_is_refused(period: dict[str, Any]) -> None:
+    section = {"save_dir": "runs", **period}
+    message = refusal(training(checkpointing={**section, "max_loss_minutes": 5}))
+    assert "trainer.checkpointing: max_loss_minutes is of period_steps: auto" in message
+    for default in (15, None):
+        parse_job(training(checkpointing={**section, "max_loss_minutes": default}))
+    parse_job(training(checkpointing={"save_dir": "runs", "period_steps": "auto", "max_loss_minutes": 5}))
 
 
 @pytest.mark.parametrize("key", ["period_minutes", "max_loss_minutes"])
-@pytest.mark.parametrize("value", [0, -1, "x", float("inf"), float("nan")])
+@pytest.mark.parametrize("value", [0, -1, "x", 1e308, float("inf"), float("nan")])
 def test_minutes_that_cannot_be_are_refused(key: str, value: Any) -> None:
     section = {"save_dir": "runs", key: value} | ({} if key == "period_minutes" else {"period_steps": "auto"})
     assert f"trainer.checkpointing.{key} = {value!r}" in refusal(training(checkpointing=section))

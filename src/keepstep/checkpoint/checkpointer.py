@@ -253,8 +253,8 @@ class Checkpointer:
             return self._stop(step)
         is_due = told[0].is_due
         if is_due and not is_over and self.config.when_busy == "skip" and step != self.total_steps:
-            self._saver.skip(self._request(step))
-            self._period.acted(step)
+            if self._period.left_out():
+                self._saver.skip(self._request(step))
             return False
         if is_due:
             return self.save(step)
@@ -342,18 +342,21 @@ class Checkpointer:
             return self._observe(self._probe, step)
         if self.config.period_steps == "disable":
             return False
-        work = self._work.save_begins(step, is_busy=not self._saver.is_over)
-        self._settle()
-        if step == self._last_step:
-            return False
+        is_busy = not self._saver.is_over
+        work = self._work.save_begins(step, is_busy=is_busy)
+        try:
+            self._settle()
+            return step != self._last_step and self._attempt(step, work.waited() if is_busy else work)
+        finally:
+            self._work.save_ended()
+            self._period.acted(step)
+
+    def _attempt(self, step: int, work: Work) -> bool:
         try:
             return self._save(step, work)
         except SaveError as error:
             self._failed.take(error, step, is_needed=self.stop_requested or step == self.total_steps)
             return False
-        finally:
-            self._work.save_ended()
-            self._period.acted(step)
 
     def _observe(self, probe: Probe, step: int) -> bool:
         """Under a twin check the check says when to save, and that the run ends there as in a crash."""
@@ -379,6 +382,8 @@ class Checkpointer:
             self._mirrors.glance()
         request = self._request(step, work)
         if not self._has_saved:
+            if not self._resumed:
+                self._period.begin(step, request.attempt)
             self._run.forget_note()
             self._mirrors.start(request.claim)
         self._has_saved = True
@@ -388,10 +393,11 @@ class Checkpointer:
         return True
 
     def _request(self, step: int, work: Work | None = None) -> SaveRequest:
+        claim = self._run.take(self._mirrors.attempt)
         return SaveRequest(
             folder=self.folder,
             step=step,
-            claim=self._run.take(self._mirrors.attempt),
+            claim=claim,
             parent=self._last_step,
             resumed=self._resumed,
             record=self._identity.record(),
@@ -400,6 +406,7 @@ class Checkpointer:
             rules=rules_of(self.config.keep),
             waiting=self._waiting if self._mirrors.are_wanted else nothing_waits,
             work=work,
+            before_line=lambda: self._work.claimed(claim.attempt),
         )
 
     def _waiting(self, complete: Collection[SurveyedCheckpoint]) -> Collection[int]:

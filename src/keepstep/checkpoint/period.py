@@ -12,9 +12,9 @@ from typing import Any, Protocol
 
 from keepstep.config.checkpointing import CheckpointingConfig, Period
 from keepstep.dist.world import World
-from keepstep.plan.advice import Costs, advise, next_period
+from keepstep.plan.advice import Costs, advise, next_period, spoken_steps, writing_steps
 from keepstep.plan.durations import spoken
-from keepstep.plan.run_history import RECENT, Failures, failures_of, measured_of
+from keepstep.plan.run_history import RECENT, Failures, count_in, failures_of, mean_between, measured_of
 from keepstep.plan.schedule import is_save_due
 from keepstep.storage.save_log import SaveLog
 
@@ -36,7 +36,10 @@ class SavePeriod(Protocol):
         """Whether `step` completed steps call for a save."""
 
     def acted(self, step: int) -> None:
-        """This step's save was begun, or left out on purpose."""
+        """This step's save was begun."""
+
+    def left_out(self) -> bool:
+        """A save that is due was left out. Returns whether that is news; the same on all ranks."""
 
     def learn(self, row: Mapping[str, Any]) -> None:
         """A save has ended; its line of `saves.jsonl`."""
@@ -67,6 +70,10 @@ class StepsPeriod:
     def acted(self, step: int) -> None:
         """Nothing."""
 
+    def left_out(self) -> bool:
+        """Each is a save of its own: the next comes a period later."""
+        return True
+
     def learn(self, row: Mapping[str, Any]) -> None:
         """Nothing."""
 
@@ -76,6 +83,7 @@ class MinutesPeriod:
 
     def __init__(self, minutes: float, world: World) -> None:
         self._seconds, self._world = minutes * 60, world
+        self._is_left_out = False
         self._step, self._at = 0, monotonic()
 
     def begin(self, step: int, attempt: int) -> None:
@@ -88,6 +96,12 @@ class MinutesPeriod:
 
     def acted(self, step: int) -> None:
         self._step, self._at = step, monotonic()
+        self._is_left_out = False
+
+    def left_out(self) -> bool:
+        """It stays due, and is made as soon as it can be."""
+        is_news, self._is_left_out = not self._is_left_out, True
+        return is_news
 
     def learn(self, row: Mapping[str, Any]) -> None:
         """Nothing."""
@@ -106,8 +120,8 @@ class AutoPeriod:
         self._attempt, self._failures = 0, Failures()
         self._recent: deque[Mapping[str, Any]] = deque(maxlen=RECENT)
         self.steps = FIRST_STEPS
-        self._may_adapt = False
-        self._longest, self._each = max_loss_minutes * 60, 0.0
+        self._may_adapt = self._is_left_out = False
+        self._shortest, self._longest, self._each = 0.0, max_loss_minutes * 60, 0.0
         self._step, self._at = 0, monotonic()
         self._began = self._at
 
@@ -126,8 +140,8 @@ class AutoPeriod:
             return
         self._failures = failures_of([*rows, {"outcome": "started", "attempt": attempt}])
         self._recent.extend([row for row in rows if row.get("outcome") == "saved"][-RECENT:])
-        changes = [row["to"] for row in rows if row.get("outcome") == "period" and type(row.get("to")) is int]
-        if changes and changes[-1] >= 1:
+        changes = [steps for row in rows if row.get("outcome") == "period" and (steps := count_in(row, "to"))]
+        if changes:
             self.steps = changes[-1]
         # At the first step, and not now: a start that has nothing to do changes nothing.
         self._may_adapt = True
@@ -138,11 +152,18 @@ class AutoPeriod:
         if self._may_adapt:
             self._adapt(step)
         # Steps may take longer than they did: the next one would end too late.
-        is_late = monotonic() - self._at + self._each > self._longest
+        passed = monotonic() - self._at
+        is_late = passed + self._each > self._longest and passed >= self._shortest
         return step == total_steps or step - self._step >= self.steps or is_late
 
     def acted(self, step: int) -> None:
         self._step, self._at = step, monotonic()
+        self._is_left_out = False
+
+    def left_out(self) -> bool:
+        """It stays due, and is made as soon as it can be."""
+        is_news, self._is_left_out = not self._is_left_out, True
+        return is_news
 
     def learn(self, row: Mapping[str, Any]) -> None:
         self._recent.append(row)
@@ -158,15 +179,21 @@ class AutoPeriod:
         )
         advice = advise(costs, self._minutes)
         whole = costs.save_seconds + costs.commit_delay_seconds
-        self._each, self._longest = costs.step_seconds, max(self._minutes * 60 - whole, costs.save_seconds)
-        before, self.steps = self.steps, next_period(self.steps, advice.period_steps)
+        self._each, self._longest = costs.step_seconds, self._minutes * 60 - whole
+        # Earlier than that saves take more time than steps, or wait for the one before.
+        self._shortest = max(costs.save_seconds, costs.commit_delay_seconds)
+        before, self.steps = self.steps, next_period(self.steps, advice.period_steps, writing_steps(costs))
         if self.steps != before:
             reason = "; ".join(advice.reasons)
-            if self.steps != advice.period_steps:
-                reason = f"on the way to {advice.period_steps} steps: {reason}"
+            if self.steps < advice.period_steps:
+                reason = f"on the way to {spoken_steps(advice.period_steps)}: {reason}"
+            elif self.steps > advice.period_steps:
+                reason = (
+                    f"a tenth more than {spoken_steps(advice.period_steps)}, since writing may take longer: {reason}"
+                )
             logger.info(
-                "saves come every %d steps from now on (%s), before every %d: %s",
-                self.steps,
+                "saves come every %s from now on (%s), before every %d: %s",
+                spoken_steps(self.steps),
                 spoken(self.steps * costs.step_seconds),
                 before,
                 reason,
@@ -174,5 +201,4 @@ class AutoPeriod:
             self._log.period_changed(step, self._attempt, before, self.steps, reason)
 
     def _mtbf_seconds(self) -> float | None:
-        failures = self._failures.failures
-        return (self._failures.running_seconds + monotonic() - self._began) / failures if failures else None
+        return mean_between(self._failures.running_seconds + monotonic() - self._began, self._failures.failures)

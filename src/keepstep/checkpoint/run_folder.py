@@ -16,6 +16,7 @@ from keepstep.errors import SaveError, StopRequested
 from keepstep.plan import layout
 from keepstep.plan.elastic import Launcher, is_restart_after_stop
 from keepstep.plan.layout import Naming
+from keepstep.plan.run_history import seconds_in
 from keepstep.storage.exit_note import asked_to_stop, forget_exit, read_exit, this_launcher, write_exit
 from keepstep.storage.save_log import SaveLog
 
@@ -80,9 +81,8 @@ class RunFolder:
     def seconds_of_a_save(self) -> float | None:
         """What the last save of an earlier attempt took; None when it is not known."""
         with agreed(self._world, f"looking how long saves took in {self.path}", SaveError):
-            found = SaveLog(self.path).last_saved().get("seconds") if self._world.rank == 0 else None
-        seconds = self._world.broadcast(found)
-        return float(seconds) if isinstance(seconds, int | float) else None
+            found = seconds_in(SaveLog(self.path).last_saved(), "seconds") if self._world.rank == 0 else None
+        return self._world.broadcast(found)
 
     def was_told_to_stop(self) -> bool:
         """Whether a launcher has started this attempt although the one before was told to stop."""

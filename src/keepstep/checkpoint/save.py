@@ -63,6 +63,7 @@ class SaveRequest:
         waiting: given the complete checkpoints, the steps of those that must stay until they are copied elsewhere. The
             disk may demand them all the same.
         work: what the attempt did until this save began; None where nobody has measured it.
+        before_line: called on the main process before this save's line is written to `saves.jsonl`.
     """
 
     folder: Path
@@ -79,6 +80,7 @@ class SaveRequest:
     inner: str = ""
     waiting: Callable[[Collection[SurveyedCheckpoint]], Collection[int]] = nothing_waits
     work: Work | None = None
+    before_line: Callable[[], None] = lambda: None
 
     @property
     def attempt(self) -> int:

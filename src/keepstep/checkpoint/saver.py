@@ -176,6 +176,7 @@ class Saver:
             text,
         )
         work = request.work
+        request.before_line()
         self.last_row = SaveLog(request.folder).saved(
             step=saved.step,
             attempt=request.attempt,

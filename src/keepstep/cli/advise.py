@@ -34,23 +34,35 @@ def command(
 
     Example: keepstep advise runs/checkpoints/stdlib-lm --mtbf 6h
     """
+    from keepstep.config.checkpointing import MOST_MINUTES
     from keepstep.ops.advise import Given, advise_run
     from keepstep.plan.durations import DurationError, parse_duration
 
-    for option, value in (("--max-loss-minutes", max_loss_minutes), ("--step-seconds", step_seconds)):
-        if value is not None and not 0 < value < float("inf"):
-            raise ConfigError(f"{option} {value:g}: must be more than 0")
-    if save_seconds is not None and not 0 <= save_seconds < float("inf"):
-        raise ConfigError(f"--save-seconds {save_seconds:g}: must be 0 or more")
+    _check("--max-loss-minutes", max_loss_minutes, _SHORTEST, MOST_MINUTES)
+    _check("--step-seconds", step_seconds, _SHORTEST, _LONGEST)
+    _check("--save-seconds", save_seconds, 0.0, _LONGEST)
     try:
         seconds = None if mtbf is None else parse_duration(mtbf)
     except DurationError as error:
         raise ConfigError(f"--mtbf: {error}") from None
+    _check("--mtbf", seconds, _SHORTEST, _LONGEST_BETWEEN_FAILURES)
     report = advise_run(folder, Given(seconds, step_seconds, save_seconds, max_loss_minutes))
     if as_json:
         print_json(report)
     else:
         _print(report)
+
+
+# Seconds that nobody means; what is told of a run's steps and saves has the same bounds.
+_SHORTEST, _LONGEST, _LONGEST_BETWEEN_FAILURES = 1e-9, 365 * 86_400.0, 1e12
+
+
+def _check(option: str, value: float | None, least: float, most: float) -> None:
+    if value is None or least <= value <= most:
+        return
+    if value <= 0 or value != value:
+        raise ConfigError(f"{option} {value:g}: must be {'more than 0' if least else '0 or more'}")
+    raise ConfigError(f"{option} {value:g}: must be {least:g} to {most:g}")
 
 
 def _print(report: "AdviceReport") -> None:
@@ -84,4 +96,5 @@ def _line(name: str, steps: int, step_seconds: float, loss: "Loss") -> str:
         parts += [f"work done again {spoken(loss.recomputed)}", f"restarts {spoken(loss.restarts)}"]
     every = f"every {steps} steps ({spoken(steps * step_seconds)})" if steps > 1 else "every step"
     share = loss.total / 864
-    return f"{name:13} {every}: a day loses {spoken(loss.total)}, {share:.2g} % ({', '.join(parts)})"
+    percent = f"{share:.0f}" if share >= 10 else f"{share:.2g}"
+    return f"{name:13} {every}: a day loses {spoken(loss.total)}, {percent} % ({', '.join(parts)})"

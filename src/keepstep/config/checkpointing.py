@@ -9,6 +9,9 @@ from keepstep.config.base import NoBool, Section
 from keepstep.config.mirror import Mirrors, unprinted
 from keepstep.config.retention import Keep
 
+DEFAULT_MAX_LOSS_MINUTES = 15.0
+# Ten years.
+MOST_MINUTES = 10 * 365 * 1440.0
 Period = int | Literal["last_step", "disable", "auto"]
 GuardPolicy = Literal["refuse", "warn", "accept"]
 StopSignal = Literal["SIGTERM", "SIGINT", "SIGUSR1", "SIGUSR2", "SIGHUP", "SIGCONT", "SIGXCPU"]
@@ -46,6 +49,10 @@ def _period(value: object, info: ValidationInfo) -> object:
     raise ValueError('must be a whole number of steps, 1 or more, or "last_step", or "disable", or "auto"')
 
 
+def _max_loss(value: object) -> object:
+    return DEFAULT_MAX_LOSS_MINUTES if value is None else value
+
+
 def _number_to_keep(value: object) -> object:
     if value is None or (type(value) is int and value >= 1):
         return value
@@ -73,7 +80,7 @@ class CheckpointingConfig(Section):
         period_steps: save every that many steps and at the last step; "last_step": only there; "disable": never;
             "auto": as often as it costs least, by what saves and failures of the run have cost (docs/advise.md).
             Required, unless `period_minutes` is given.
-        max_loss_minutes: of "auto": a crash is to cost so much at most.
+        max_loss_minutes: of "auto", and refused elsewhere: a crash is to cost so much at most; 15 when left out.
         num_to_keep: how many checkpoints remain after a save; None keeps all.
         keep: what remains beside those: every so many steps, the best by a score, the young; and the most that all of
             it may take on the disk.
@@ -114,13 +121,18 @@ class CheckpointingConfig(Section):
         if not isinstance(values, dict) or values.get("period_minutes") is None:
             return values
         if values.get("period_steps") is not None:
-            raise ValueError("period_steps and period_minutes are two periods at once: give one of them")
+            raise ValueError(
+                "period_steps and period_minutes are two periods at once: give one of them, or null for the other "
+                "(period_steps=null with --set)"
+            )
         return {**values, "period_steps": None}
 
     save_dir: Annotated[str, Field(min_length=1)]
-    period_minutes: Annotated[float | None, Field(gt=0), NoBool] = None
+    period_minutes: Annotated[float | None, Field(gt=0, le=MOST_MINUTES), NoBool] = None
     period_steps: Annotated[Period | None, BeforeValidator(_period)]
-    max_loss_minutes: Annotated[float, Field(gt=0), NoBool] = 15.0
+    max_loss_minutes: Annotated[float, Field(gt=0, le=MOST_MINUTES), BeforeValidator(_max_loss), NoBool] = (
+        DEFAULT_MAX_LOSS_MINUTES
+    )
     num_to_keep: Annotated[int | None, BeforeValidator(_number_to_keep)] = None
     keep: Keep | None = None
     mode: Literal["sync", "async"] = "sync"
@@ -136,6 +148,16 @@ class CheckpointingConfig(Section):
     grace_seconds: Annotated[float | None, Field(gt=0), NoBool] = None
     hang_seconds: Annotated[float, Field(gt=0), NoBool] = 600.0
     timeout_seconds: Annotated[float, Field(gt=0), NoBool] = 7200.0
+
+    @model_validator(mode="after")
+    def _only_auto_has_a_bound(self) -> "CheckpointingConfig":
+        # The default may be given: it is in what a configuration is written down as.
+        if self.period_steps != "auto" and self.max_loss_minutes != DEFAULT_MAX_LOSS_MINUTES:
+            raise ValueError(
+                "max_loss_minutes is of period_steps: auto, and no other period heeds it: leave it out, or null, or "
+                "set period_steps to auto"
+            )
+        return self
 
     @model_validator(mode="after")
     def _copies_have_one_way(self) -> "CheckpointingConfig":

@@ -6,9 +6,10 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any
 
+from keepstep.config.checkpointing import DEFAULT_MAX_LOSS_MINUTES, MOST_MINUTES
 from keepstep.errors import ConfigError, CouldNotLookError
 from keepstep.plan import layout
-from keepstep.plan.advice import DEFAULT_MAX_LOSS_MINUTES, Advice, Costs, Loss, advise, expected_loss
+from keepstep.plan.advice import Advice, Costs, Loss, advise, expected_loss
 from keepstep.plan.run_history import Failures, Measured, failures_of, measured_of
 from keepstep.storage.exit_note import read_exit
 from keepstep.storage.naming import naming_in
@@ -79,8 +80,7 @@ def advise_run(folder: Path, given: Given) -> AdviceReport:
         restart_seconds=failures.restart_seconds or 0.0,
         mtbf_seconds=given.mtbf_seconds or failures.mtbf_seconds,
     )
-    changes = [row["to"] for row in rows if row.get("outcome") == "period" and type(row.get("to")) is int]
-    present = changes[-1] if changes and changes[-1] > 0 else measured.period_steps
+    present = measured.period_steps
     return AdviceReport(
         str(folder),
         costs,
@@ -125,7 +125,7 @@ def _configured_loss(folder: Path) -> float:
         job = config.get(kind) if isinstance(config, dict) else None
         section = job.get("checkpointing") if isinstance(job, dict) else None
         minutes = section.get("max_loss_minutes") if isinstance(section, dict) else None
-        if isinstance(minutes, int | float) and 0 < minutes < float("inf"):
+        if isinstance(minutes, int | float) and 0 < minutes <= MOST_MINUTES:
             return float(minutes)
     return DEFAULT_MAX_LOSS_MINUTES
 

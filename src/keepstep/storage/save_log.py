@@ -8,6 +8,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from keepstep.storage.plain import NotPlainError, open_plain
+
 logger = logging.getLogger("keepstep")
 
 NAME = "saves.jsonl"
@@ -15,6 +17,8 @@ NAME = "saves.jsonl"
 _TAIL = 4 * 1024 * 1024
 # Bytes at the end that are read for what saves and failures cost: those of long ago say little.
 _MOST = 64 * 1024 * 1024
+# How the last field of a save's line begins.
+_RANKS = b',"ranks":['
 
 
 class SaveLog:
@@ -94,10 +98,10 @@ class SaveLog:
         """All lines, or the last of a very long log, without what is told of single ranks. Torn lines are left out.
 
         Raises:
-            OSError: the file cannot be read. One that is not there has no lines.
+            OSError: the file cannot be read, or is no regular one. One that is not there has no lines.
         """
         try:
-            with self._path.open("rb") as file:
+            with self._open() as file:
                 begin = max(0, os.fstat(file.fileno()).st_size - _MOST)
                 file.seek(begin)
                 if begin:
@@ -124,7 +128,7 @@ class SaveLog:
     def last_saved(self) -> dict[str, Any]:
         """The line of the last save; empty when there is none, or the file cannot be read."""
         try:
-            with self._path.open("rb") as file:
+            with self._open() as file:
                 file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL))
                 lines = file.read().split(b"\n")
         except OSError:
@@ -133,6 +137,12 @@ class SaveLog:
             if b'"saved"' in line and (found := _parsed(line, whole=True)).get("outcome") == "saved":
                 return found
         return {}
+
+    def _open(self) -> BinaryIO:
+        try:
+            return os.fdopen(open_plain(self._path), "rb")
+        except NotPlainError as error:
+            raise OSError(f"{self._path}: {error}") from None
 
     def skipped(self, step: int, attempt: int) -> None:
         """Note a save that was left out since one was under way."""
@@ -157,6 +167,11 @@ def _rounded(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _parsed(line: bytes, *, whole: bool = False) -> dict[str, Any]:
     """A line as a dict, without its `ranks` unless `whole`; empty where it is none."""
+    # A thousand ranks take most of a line, and of the time to parse it. What begins so is no part of a text: in texts
+    # quotes are escaped.
+    head, begin, _ = line.partition(_RANKS)
+    if begin and not whole and line.rstrip().endswith(b"}]}"):
+        line = head + b"}"
     try:
         row = json.loads(line)
     except (ValueError, RecursionError):

@@ -113,9 +113,11 @@ class Saves:
         """
         self._may_tell = False
         self._handed_step = int(self._trainer.state.global_step)
-        work = self._work.save_begins(self._handed_step, is_busy=not self._saver.is_over)
+        is_busy = not self._saver.is_over
+        work = self._work.save_begins(self._handed_step, is_busy=is_busy)
         try:
-            self._save(work, write, more, loss, is_last=is_last, push=push)
+            self.wait()
+            self._save(work.waited() if is_busy else work, write, more, loss, is_last=is_last, push=push)
         finally:
             self._work.save_ended()
 
@@ -129,7 +131,6 @@ class Saves:
         is_last: bool,
         push: Callable[[], bool],
     ) -> None:
-        self.wait()
         request = self._request()
         told = _Told(request, None, self._trainer.state.best_model_checkpoint, work, is_last=is_last)
 
