@@ -64,7 +64,7 @@ def wait_for_steps(folder: Path, process: subprocess.Popen[str], count: int = 5)
 @pytest.mark.parametrize(
     ("to", "number"),
     [
-        ("launcher", signal.SIGUSR1),
+        pytest.param("launcher", signal.SIGUSR1, marks=pytest.mark.crash),
         ("everything", signal.SIGTERM),
         pytest.param("launcher", signal.SIGTERM, marks=pytest.mark.crash),
         pytest.param("launcher", signal.SIGINT, marks=pytest.mark.crash),

@@ -128,7 +128,7 @@ def _run(tmp_path: Path, steps: int, seconds: float, seed: int, pause: float, ho
     return watchers.kills, len({row.step for row in rows})
 
 
-@pytest.mark.parametrize("hold", ["0", "1GB"])
+@pytest.mark.parametrize("hold", [pytest.param("0", marks=pytest.mark.soak), "1GB"])
 def test_watchers_that_are_killed_score_each_checkpoint_once(tmp_path: Path, hold: str) -> None:
     kills, scored = _run(tmp_path, 20, 0.15, 1, 1.0, hold)
     assert kills > 2
