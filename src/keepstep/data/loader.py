@@ -174,6 +174,12 @@ class GlobalBatchLoader:
             self.position += count
             yield batch
 
+    def single(self, index: int) -> MicroBatch:
+        """A micro-batch of one sample, read anew: with the random numbers that it had in the first epoch."""
+        reader, collate = _Reader(self.dataset, self._seed), _Collator(self._collate, self._seed)
+        with untouched_random_states(devices=False):
+            return collate([reader[_Place(0, index, 1)]])
+
     def state_dict(self) -> dict[str, int]:
         """The position in samples, with what gives it its meaning."""
         return {
