@@ -196,7 +196,7 @@ class InferenceJob:
             self._loop(passes, task, loader, start, total, checkpointer, world, sink)
         self._write_output(task, total, world)
         if sink is not None:
-            sink.finish(self._identity(total))
+            sink.finish(self._identity(total), loader.position)
 
     def _sink(self, attempt: Attempt) -> OutputSink | None:
         config, claim = self.inference.outputs, attempt.claim()

@@ -169,17 +169,18 @@ class OutputSink:
         except OSError as error:
             logger.warning("outputs of step %d are committed, and hidden as yet: %s", saved_step, error)
 
-    def finish(self, job: dict[str, Any]) -> None:
+    def finish(self, job: dict[str, Any], inputs: int) -> None:
         """Write the final manifest, when the last step is committed. Collective.
 
         Args:
             job: identifies the last checkpoint.
+            inputs: samples of the job.
         """
         with agreed(self._world, f"finishing the outputs in {self.folder}"):
             if self._on_main is not None:
                 self._on_main.publish([part for _, parts in self._unpublished for part in parts])
                 self._unpublished = []
-                facts = self._on_main.finish(job, self._state)
+                facts = self._on_main.finish(job, inputs, self._state)
                 failed = f", {facts['errors']} failed" if facts["errors"] else ""
                 logger.info("wrote %d rows to %s%s", facts["rows"], self.folder, failed)
 

@@ -112,7 +112,7 @@ class Part:
         try:
             spans = tuple(Span(*(int(number) for number in span)) for span in row["spans"])
             part = cls(str(row["part"]), int(row["rows"]), int(row["bytes"]), str(row["digest"]), spans)
-        except (KeyError, TypeError) as error:
+        except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"no row of an index of outputs: {row!r}") from error
         if not is_part(part.name) or sum(span.size for span in spans) != part.rows or not spans:
             raise ValueError(f"no row of an index of outputs: {row!r}")

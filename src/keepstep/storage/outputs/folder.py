@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from keepstep.errors import ConfigError, DamagedOutputsError
+from keepstep.plan.coverage import coverage_of
 from keepstep.plan.outputs import (
     INDEX,
     PREVIOUS,
@@ -153,23 +154,32 @@ class OutputFolder:
         for name in names:
             (self.path / name).unlink(missing_ok=True)
 
-    def finish(self, job: dict[str, Any], state: IndexState) -> dict[str, Any]:
-        """Write the final manifest, unless it is there. Returns it."""
-        facts = success_of(job, self.head, state, read_parts(self.path, state))
+    def finish(self, job: dict[str, Any], inputs: int, state: IndexState) -> dict[str, Any]:
+        """Write the final manifest of a job with so many inputs, unless it is there. Returns it.
+
+        Raises:
+            DamagedOutputsError: not every input is in one part, once.
+        """
+        parts = read_parts(self.path, state)
+        if problems := coverage_of(parts, inputs).problems:
+            raise DamagedOutputsError(f"{self.path}: {'; '.join(problems)}")
+        facts = _success_of(job, inputs, self.head, state, parts)
         if read_json(self.path / SUCCESS) != facts:
             self._confirm()
             replace_text(self.path / SUCCESS, json.dumps(facts, indent=1) + "\n")
         return facts
 
 
-def success_of(job: dict[str, Any], head: Head, state: IndexState, parts: Sequence[Part]) -> dict[str, Any]:
-    """The content of `_SUCCESS.json`."""
+def _success_of(
+    job: dict[str, Any], inputs: int, head: Head, state: IndexState, parts: Sequence[Part]
+) -> dict[str, Any]:
     return {
         "version": 1,
         "job": job,
         "outputs": head.id,
         "format": head.format,
         "index": {"bytes": state.bytes, "digest": state.digest},
+        "inputs": inputs,
         "rows": sum(part.rows for part in parts if not part.is_errors),
         "errors": sum(part.rows for part in parts if part.is_errors),
         "bytes": sum(part.bytes for part in parts),
