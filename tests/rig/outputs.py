@@ -43,6 +43,58 @@ class Rows:
         return [{"sum": round(float(x.sum()), 4), "text": "ä\u2028" * 3} for x in features]
 
 
+class Columns:
+    """Columns for the whole micro-batch, with ids of their own; a state beside them, which all ranks hold alike."""
+
+    def __init__(self) -> None:
+        self.total = 0.0
+
+    def predict(self, model: Any, batch: Any) -> Any:
+        ids, features = batch
+        return {"id": [f"n{i}" for i in ids.tolist()], "embedding": features[:, :3].to(torch.bfloat16)}
+
+    def collect(self, results: Any) -> None:
+        self.total += sum(float(row["embedding"][0]) for row in results)
+
+    def result(self) -> str:
+        return f"{self.total:.3f}\n"
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"total": self.total}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.total = state["total"]
+
+
+class Embeddings:
+    """One array for each sample."""
+
+    def predict(self, model: Any, batch: Any) -> Any:
+        return [{"embedding": x[:2] + float(i)} for i, x in zip(*batch, strict=True)]
+
+
+class Table:
+    """An Arrow record batch for the whole micro-batch."""
+
+    def predict(self, model: Any, batch: Any) -> Any:
+        import pyarrow as pa
+
+        ids, features = batch
+        return pa.record_batch({"number": ids.tolist(), "values": features.tolist()})
+
+
+def columns(context: JobContext) -> Columns:
+    return Columns()
+
+
+def embeddings(context: JobContext) -> Embeddings:
+    return Embeddings()
+
+
+def table(context: JobContext) -> Table:
+    return Table()
+
+
 def inputs(context: JobContext) -> Inputs:
     return Inputs(length)
 
