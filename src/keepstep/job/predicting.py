@@ -12,7 +12,7 @@ from keepstep.config.outputs import OutputsConfig
 from keepstep.data.device import to_device
 from keepstep.data.loader import GlobalBatchLoader, MicroBatch
 from keepstep.errors import KeepstepError
-from keepstep.job.rows import Row, rows_of, with_id
+from keepstep.job.rows import Row, rows_of
 from keepstep.job.sink import OutputSink
 
 logger = logging.getLogger("keepstep")
@@ -53,7 +53,7 @@ class Predictor:
         self._task, self._model, self._loader, self._device = task, model, loader, device
         self._without_gradients = without_gradients
         self._config, self._sink = config, sink
-        self._id_of: Callable[[int], Any] = getattr(loader.dataset, "id_of", None) or (lambda position: position)
+        self._id_of: Callable[[int], Any] | None = getattr(loader.dataset, "id_of", None)
 
     def take(self, micro: MicroBatch) -> list[Row]:
         """Make a pass and hand over its rows. Returns them."""
@@ -67,11 +67,9 @@ class Predictor:
         with self._without_gradients():
             results = self._task.predict(self._model, to_device(micro.data, self._device))
         own = micro.indices[: micro.samples]
-        rows = [
-            with_id(row, self._id_of(position))
-            for position, row in zip(own, rows_of(results, micro.samples), strict=True)
-        ]
-        self._sink.add(own, rows)
+        ids = own if self._id_of is None else [self._id_of(position) for position in own]
+        rows = list(rows_of(results, micro.samples))
+        self._sink.add(own, rows, ids)
         self._sink.relieve()
         return rows
 
@@ -102,5 +100,6 @@ class Predictor:
     def _note(self, position: int, problem: Exception) -> None:
         name, text = type(problem).__name__, str(problem)[:_LONGEST]
         logger.warning("sample %d failed and is noted: %s: %s", position, name, text)
-        row = {"id": self._id_of(position), "position": position, "error": name, "message": text}
+        id = position if self._id_of is None else self._id_of(position)
+        row = {"id": id, "position": position, "error": name, "message": text}
         self._sink.add_error(position, row)

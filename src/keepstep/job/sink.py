@@ -92,13 +92,17 @@ class OutputSink:
                     self._index = self._on_main.begin(replace=replace)
         self._state = self._world.broadcast(self._index.state if self._index else self._state)
 
-    def add(self, positions: Sequence[int], rows: Sequence[Mapping[str, Any]]) -> None:
-        """Take the rows of these positions. Raises TypeError or ValueError where the format cannot hold one."""
-        _add(self._piles[0], positions, rows)
+    def add(self, positions: Sequence[int], rows: Sequence[Mapping[str, Any]], ids: Sequence[Any]) -> None:
+        """Take the rows of these positions; each gets its id where it has none.
+
+        Raises:
+            TypeError, ValueError: the format cannot hold one of them; none is taken.
+        """
+        _add(self._piles[0], positions, rows, ids)
 
     def add_error(self, position: int, row: Mapping[str, Any]) -> None:
         """Take what is noted of a row that failed."""
-        _add(self._piles[1], [position], [row])
+        _add(self._piles[1], [position], [row], [position])
 
     def relieve(self) -> None:
         """Write rows now if there are too many in memory. What cannot be written waits for the save, which tells."""
@@ -185,8 +189,8 @@ class OutputSink:
                 logger.info("wrote %d rows to %s%s", facts["rows"], self.folder, failed)
 
 
-def _add(pile: _Pile, positions: Sequence[int], rows: Sequence[Mapping[str, Any]]) -> None:
-    pile.buffer.add(rows)
+def _add(pile: _Pile, positions: Sequence[int], rows: Sequence[Mapping[str, Any]], ids: Sequence[Any]) -> None:
+    pile.buffer.add(rows, ids)
     if positions and positions[-1] - positions[0] == len(positions) - 1:
         pile.runs.add(positions[0], len(positions))
         return

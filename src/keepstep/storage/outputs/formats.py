@@ -27,8 +27,11 @@ class RowBuffer(Protocol):
     rows: int
     bytes: int
 
-    def add(self, rows: Sequence[Row]) -> None:
-        """Take rows. Raises TypeError or ValueError, and takes none, where the format cannot hold one of them."""
+    def add(self, rows: Sequence[Row], ids: Sequence[Any]) -> None:
+        """Take rows; each gets its id in front where it has none of its own.
+
+        Raises TypeError or ValueError, and takes none, where the format cannot hold one of them.
+        """
 
     def write(self, file: DurableFile) -> None:
         """Write all rows; they stay."""
@@ -43,21 +46,22 @@ class JsonLines:
     def __init__(self, compression: str = "none") -> None:
         self._compression = compression
         self.suffix = "jsonl" + {"none": "", "gzip": ".gz", "zstd": ".zst"}[compression]
-        self._lines: list[str] = []
+        self._texts: list[str] = []
         self.rows = self.bytes = 0
 
-    def add(self, rows: Sequence[Row]) -> None:
-        lines = [to_json(row) for row in rows]
-        self._lines += lines
-        self.rows += len(lines)
-        self.bytes += sum(map(len, lines)) + _OBJECT * len(lines)
+    def add(self, rows: Sequence[Row], ids: Sequence[Any]) -> None:
+        if not rows:
+            return
+        text = to_lines(rows, ids)
+        self._texts.append(text)
+        self.rows += len(rows)
+        self.bytes += len(text) + _OBJECT
 
     def write(self, file: DurableFile) -> None:
-        data = ("\n".join(self._lines) + "\n").encode()
-        file.write(_compressed(data, self._compression))
+        file.write(_compressed("".join(self._texts).encode(), self._compression))
 
     def clear(self) -> None:
-        self._lines = []
+        self._texts = []
         self.rows = self.bytes = 0
 
 
@@ -70,10 +74,11 @@ class _Rows:
         self._rows: list[Row] = []
         self.rows = self.bytes = 0
 
-    def add(self, rows: Sequence[Row]) -> None:
-        self._rows += rows
-        self.rows += len(rows)
-        self.bytes += sum(_size(value) for row in rows for value in row.values())
+    def add(self, rows: Sequence[Row], ids: Sequence[Any]) -> None:
+        plain = [{name: _on_cpu(value) for name, value in row.items()} for row in with_ids(rows, ids)]
+        self._rows += plain
+        self.rows += len(plain)
+        self.bytes += sum(_size(value) for row in plain for value in row.values())
 
     def clear(self) -> None:
         self._rows = []
@@ -109,6 +114,7 @@ class SafeTensors(_Rows):
 
         columns = {name: [row[name] for row in self._rows] for name in self._rows[0]}
         metadata = None
+        columns["id"] = [one.item() if hasattr(one, "item") else one for one in columns["id"]]
         if any(not isinstance(one, int) for one in columns["id"]):
             metadata = {"ids": json.dumps(columns.pop("id"))}
         file.write(save({name: _stacked(name, values) for name, values in columns.items()}, metadata))
@@ -119,11 +125,11 @@ class Npy(_Rows):
 
     suffix = "npy"
 
-    def add(self, rows: Sequence[Row]) -> None:
+    def add(self, rows: Sequence[Row], ids: Sequence[Any]) -> None:
         for row in rows:
-            if len(row) != 2:
+            if len(row) != 1 + ("id" in row):
                 raise ValueError(f"npy holds one array beside the id, and a row has {', '.join(row)}")
-        super().add(rows)
+        super().add(rows, ids)
 
     def write(self, file: DurableFile) -> None:
         import numpy as np
@@ -156,12 +162,28 @@ def check_format(format: str, compression: str) -> None:
         )
 
 
-def to_json(row: Row) -> str:
-    """A row as one line of strict JSON. Raises TypeError for a value that JSON has no form for."""
+def with_ids(rows: Sequence[Row], ids: Sequence[Any]) -> list[Row]:
+    """The rows, with these ids in front where they have none of their own."""
+    return [row if "id" in row else {"id": id, **row} for id, row in zip(ids, rows, strict=True)]
+
+
+def to_lines(rows: Sequence[Row], ids: Sequence[Any]) -> str:
+    """A line of strict JSON for each row. Raises TypeError for a value that JSON has no form for.
+
+    One call for all rows, and ids that are put into the text, take a third of the time of a call for each row. A
+    control character cannot stand in JSON, so it shows where rows end: between an end and a begin of an object. Rows
+    that hold lists of objects have more of these, and are encoded one by one.
+    """
     try:
-        return _encode(row)
+        if all(rows) and not any("id" in row for row in rows):
+            bodies = _encode_all(list(rows))[2:-2].split(_BETWEEN)
+            heads = _encode_all(list(ids))[1:-1].split(_MARK)
+            if len(bodies) == len(heads) == len(rows):
+                text = "".join([f'{{"id": {head}, {body}}}\n' for head, body in zip(heads, bodies, strict=True)])
+                return text.replace(_MARK, ", ")
+        return "".join(_encode(row) + "\n" for row in with_ids(rows, ids))
     except ValueError:
-        return _encode(_finite(row))
+        return "".join(_encode(_finite(row)) + "\n" for row in with_ids(rows, ids))
 
 
 def _plain(value: Any) -> Any:
@@ -174,6 +196,9 @@ def _plain(value: Any) -> Any:
 
 # All ASCII: readers that split lines also at the separators of Unicode then see whole ones.
 _encode = json.JSONEncoder(allow_nan=False, default=_plain).encode
+_MARK = "\x1f"
+_BETWEEN = "}" + _MARK + "{"
+_encode_all = json.JSONEncoder(allow_nan=False, default=_plain, separators=(_MARK, ": ")).encode
 
 
 def _finite(value: Any) -> Any:
@@ -206,6 +231,16 @@ def _size(value: Any) -> int:
     if size is None:
         size = len(value) if isinstance(value, str | bytes) else 8 * len(value) if hasattr(value, "__len__") else 0
     return int(size) + _OBJECT
+
+
+def _on_cpu(value: Any) -> Any:
+    """A tensor as an array, or as a number where it is one; NumPy has no bfloat16. Other values stay."""
+    if not hasattr(value, "detach"):
+        return value
+    value = value.detach().cpu()
+    if value.ndim == 0:
+        return value.item()
+    return (value.float() if str(value.dtype) == "torch.bfloat16" else value).numpy()
 
 
 def _arrow(value: Any) -> Any:
