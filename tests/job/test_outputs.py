@@ -21,6 +21,7 @@ from keepstep.errors import ConfigError, DamagedOutputsError, SaveError, StateMi
 from keepstep.job import inference as inference_module
 from keepstep.job import sink as sink_module
 from keepstep.job.asked import Asked
+from keepstep.job.can_resume import can_resume
 from keepstep.job.inference import InferenceJob
 from keepstep.ops.outputs.merge import merge
 from keepstep.ops.outputs.verify import verify
@@ -236,6 +237,9 @@ def test_a_final_manifest_that_is_gone_or_foreign_is_made_again(tmp_path: Path) 
         change()
         run(outputs.config(tmp_path))
         assert path.read_text() == text
+    assert can_resume(outputs.config(tmp_path), 1).notes == ()
+    path.unlink()
+    assert any("_SUCCESS.json is made" in note for note in can_resume(outputs.config(tmp_path), 1).notes)
 
 
 def test_a_part_that_is_gone_or_cut_is_an_error_that_names_it(tmp_path: Path) -> None:
