@@ -119,6 +119,19 @@ def test_a_sample_that_fails_is_noted_and_the_others_are_there(tmp_path: Path, r
     assert merged == sorted(set(range(103)) - bad)
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_a_sample_that_cannot_be_read_is_noted(tmp_path: Path, workers: int) -> None:
+    def with_unreadable_ones() -> None:
+        outputs.unreadable = frozenset({5, 6, 7, 102})
+        InferenceJob(outputs.config(tmp_path, outputs={"on_error": "record"}, num_workers=workers)).run()
+
+    forks.values(with_unreadable_ones)
+    assert [row["position"] for row in errors(tmp_path)] == [5, 6, 7, 102]
+    assert (errors(tmp_path)[0]["error"], errors(tmp_path)[0]["message"]) == ("OSError", "cannot open 5")
+    assert sorted(row["id"] for row in outputs.visible(tmp_path)) == sorted(set(range(103)) - {5, 6, 7, 102})
+    assert success(tmp_path)["errors"] == 4
+
+
 def test_a_pass_that_fails_once_is_made_again(tmp_path: Path) -> None:
     def flaky() -> int:
         calls, original = 0, outputs.Rows.predict

@@ -16,6 +16,7 @@ LENGTH = 103
 # What the providers make; a test sets it in the process that runs the job.
 length = LENGTH
 bad: frozenset[int] = frozenset()
+unreadable: frozenset[int] = frozenset()
 
 
 class Inputs:
@@ -30,6 +31,8 @@ class Inputs:
         return self._length
 
     def __getitem__(self, index: int) -> tuple[int, torch.Tensor]:
+        if index in unreadable:
+            raise OSError(f"cannot open {index}")
         return index, torch.full((8,), (index - index % 3 // 2) / 10)
 
 

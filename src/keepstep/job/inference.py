@@ -109,6 +109,7 @@ class InferenceJob:
             shuffle=False,
             epochs=1,
             num_workers=self.inference.num_workers,
+            tolerant=self.inference.outputs is not None and self.inference.outputs.on_error == "record",
         )
         if asked.fresh:
             attempt.begin_anew()

@@ -1,7 +1,7 @@
 """Passes of an inference job whose rows go to a sink; a sample that cannot be predicted is noted, if that is wanted."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -74,26 +74,27 @@ class Predictor:
         return rows
 
     def _make_or_note(self, micro: MicroBatch) -> list[Row]:
-        rows, problem = self._tried(micro)
-        if problem is None:
-            return rows
-        if micro.samples > 1:
-            # Alone, only the sample fails that is at fault.
-            return [row for one in self._alone(micro.indices[: micro.samples]) for row in self._make_or_note(one)]
-        self._note(micro.indices[0], problem)
-        return []
+        if micro.is_whole:
+            rows, problem = self._tried(lambda: self._make(micro))
+            if problem is None:
+                return rows
+        # Read and tried alone, only the sample fails that is at fault.
+        return [row for position in micro.indices[: micro.samples] for row in self._one_or_note(position)]
 
-    def _alone(self, positions: Sequence[int]) -> list[MicroBatch]:
-        return [self._loader.single(position) for position in positions]
+    def _one_or_note(self, position: int) -> list[Row]:
+        rows, problem = self._tried(lambda: self._make(self._loader.single(position)))
+        if problem is not None:
+            self._note(position, problem)
+        return rows
 
-    def _tried(self, micro: MicroBatch) -> tuple[list[Row], Exception | None]:
+    def _tried(self, make: Callable[[], list[Row]]) -> tuple[list[Row], Exception | None]:
         problem: Exception | None = None
         for _ in range(1 + self._config.tries):
             try:
-                return self._make(micro), None
+                return make(), None
             except _NOT_OF_A_ROW:
                 raise
-            except Exception as error:  # noqa: BLE001 - whatever a task raises for a sample is noted
+            except Exception as error:  # noqa: BLE001 - whatever a task or a data set raises for a sample is noted
                 problem = error
         return [], problem
 
