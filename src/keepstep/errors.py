@@ -87,6 +87,12 @@ class DamagedCheckpointError(KeepstepError, ValueError):
     exit_code = 4
 
 
+class DamagedOutputsError(KeepstepError, ValueError):
+    """Outputs that were committed are gone or not what was written. They are never made again in silence."""
+
+    exit_code = 4
+
+
 class GuardRefusedError(KeepstepError, ValueError):
     """The run was begun with something that is another thing now. Nothing was loaded or written."""
 

@@ -6,6 +6,7 @@ from pydantic import AfterValidator, Field, PositiveFloat, field_validator, mode
 
 from keepstep.config.base import NoBool, Section
 from keepstep.config.checkpointing import CheckpointingConfig
+from keepstep.config.outputs import OutputsConfig
 
 # Strict: `true` is no number, and 1.0 no count.
 Count = Annotated[int, Field(strict=True, ge=1)]
@@ -219,7 +220,12 @@ class TrainerConfig(Section):
 
 
 class InferenceConfig(Section):
-    """An inference job: one pass over the data set in its own order."""
+    """An inference job: one pass over the data set in its own order.
+
+    Attributes:
+        output_to: a file for the text that the task makes at the end of all that it collected.
+        outputs: a folder for rows that are committed with the position, and kept by nobody.
+    """
 
     batching: BatchingConfig
     determinism: DeterminismConfig = DeterminismConfig()
@@ -228,3 +234,10 @@ class InferenceConfig(Section):
     logging: LoggingConfig = LoggingConfig()
     checkpointing: SharedCheckpointing
     output_to: Annotated[str, Field(min_length=1)] | None = None
+    outputs: OutputsConfig | None = None
+
+    @model_validator(mode="after")
+    def _outputs_need_checkpoints(self) -> "InferenceConfig":
+        if self.outputs is not None and self.checkpointing.period_steps == "disable":
+            raise ValueError('outputs are committed by checkpoints, but checkpointing.period_steps is "disable"')
+        return self

@@ -31,11 +31,13 @@ class MicroBatch:
         data: the collated samples.
         indices: their indices in the data set.
         samples: how many of them count; 0 for a pass that only keeps the ranks together.
+        is_whole: whether all could be read; else there is no data.
     """
 
     data: Any
     indices: tuple[int, ...]
     samples: int
+    is_whole: bool = True
 
 
 class _Schedule:
@@ -70,23 +72,43 @@ class _Place:
 class _Reader(Dataset[Any]):
     """Reads a sample of the user's data set, with random numbers of its own."""
 
-    def __init__(self, dataset: Any, seed: int) -> None:
-        self._dataset, self._seed = dataset, seed
+    def __init__(self, dataset: Any, seed: int, *, tolerant: bool) -> None:
+        self._dataset, self._seed, self._tolerant = dataset, seed, tolerant
 
     def __getitem__(self, place: _Place) -> tuple[_Place, Any]:
         seed_for_sample(self._seed, place.epoch, place.index)
-        return place, self._dataset[place.index]
+        try:
+            return place, self._dataset[place.index]
+        except Exception:
+            if not self._tolerant:
+                raise
+            return place, _UNREAD  # who wants to know why reads it again
+
+
+class _Unread:
+    """Stands for a sample that could not be read."""
+
+
+_UNREAD = _Unread()
 
 
 class _Collator:
-    def __init__(self, collate: Collate, seed: int) -> None:
-        self._collate, self._seed = collate, seed
+    def __init__(self, collate: Collate, seed: int, *, tolerant: bool) -> None:
+        self._collate, self._seed, self._tolerant = collate, seed, tolerant
 
     def __call__(self, parts: list[tuple[_Place, Any]]) -> MicroBatch:
         first = parts[0][0]
+        indices = tuple(place.index for place, _ in parts)
+        if any(isinstance(sample, _Unread) for _, sample in parts):
+            return MicroBatch(None, indices, first.samples, is_whole=False)
         seed_for_collate(self._seed, first.epoch, first.index)
-        data = self._collate([sample for _, sample in parts])
-        return MicroBatch(data, tuple(place.index for place, _ in parts), first.samples)
+        try:
+            data = self._collate([sample for _, sample in parts])
+        except Exception:
+            if not self._tolerant:
+                raise
+            return MicroBatch(None, indices, first.samples, is_whole=False)
+        return MicroBatch(data, indices, first.samples)
 
 
 class GlobalBatchLoader:
@@ -105,6 +127,7 @@ class GlobalBatchLoader:
         epochs: how many; None goes on for ever. With a number the last batch may be short.
         num_workers: worker processes.
         collate: makes a batch of samples; torch's default if the data set has no `collate` method.
+        tolerant: what cannot be read is no error: its micro-batch comes without data, and `single` says why.
 
     Attributes:
         position: samples consumed.
@@ -124,8 +147,10 @@ class GlobalBatchLoader:
         epochs: int | None = None,
         num_workers: int = 0,
         collate: Collate | None = None,
+        tolerant: bool = False,
     ) -> None:
         self.dataset = dataset
+        self._tolerant = tolerant
         self.division = division
         self.position = 0
         self.may_differ: frozenset[str] = frozenset()
@@ -154,11 +179,11 @@ class GlobalBatchLoader:
         order = SampleOrder(self._length, seed=self._seed, shuffle=self._shuffle)
         schedule = _Schedule(order, self.division, self._rank, self.position, end)
         loader: DataLoader[Any] = DataLoader(
-            _Reader(self.dataset, self._seed),
+            _Reader(self.dataset, self._seed, tolerant=self._tolerant),
             batch_sampler=schedule,
             num_workers=self._num_workers,
             worker_init_fn=ignore_stop_signals,
-            collate_fn=_Collator(self._collate, self._seed),
+            collate_fn=_Collator(self._collate, self._seed, tolerant=self._tolerant),
             # Without a generator of its own a DataLoader draws from the global one whenever it is iterated, and a
             # resumed run would see other random numbers than an uninterrupted one.
             generator=torch.Generator(),
@@ -173,6 +198,13 @@ class GlobalBatchLoader:
                 batch = [next(passes) for _ in range(-(-share // self.division.microbatch_size))]
             self.position += count
             yield batch
+
+    def single(self, index: int) -> MicroBatch:
+        """A micro-batch of one sample, read anew: with the random numbers that it had in the first epoch."""
+        reader = _Reader(self.dataset, self._seed, tolerant=False)
+        collate = _Collator(self._collate, self._seed, tolerant=False)
+        with untouched_random_states(devices=False):
+            return collate([reader[_Place(0, index, 1)]])
 
     def state_dict(self) -> dict[str, int]:
         """The position in samples, with what gives it its meaning."""

@@ -29,6 +29,7 @@ from keepstep.plan.guard_text import refusal
 from keepstep.plan.guards import GuardFinding, refused
 from keepstep.plan.lock import Claim
 from keepstep.plan.outlook import DataOutlook, RateOutlook, data_outlook, rate_outlook
+from keepstep.plan.outputs import SUCCESS
 from keepstep.plan.resume import ResumeDecision, Start
 from keepstep.state.streams import is_stream
 from keepstep.storage.lock import look_at_lock
@@ -240,6 +241,9 @@ class _Job:
         output = self._config.inference.output_to if self._config.inference else None
         if is_over and output is not None and not Path(output).is_file():
             notes = [*notes, f"the output {output} is missing, and is written"]
+        outputs = self._config.inference.outputs if self._config.inference else None
+        if is_over and outputs is not None and not (Path(outputs.to) / SUCCESS).is_file():
+            notes = [*notes, f"the outputs in {outputs.to} are not finished: {SUCCESS} is made"]
         outlook = Outlook(
             "complete" if is_over else "resume",
             0,

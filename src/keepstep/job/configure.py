@@ -11,7 +11,14 @@ from torch import nn
 from keepstep.checkpoint.probe import save_dir
 from keepstep.config.job import JobConfig
 from keepstep.config.mesh import MeshConfig
-from keepstep.config.training import BatchingConfig, ModelStageFactoryConfig, OptimizerConfig, TrainerConfig
+from keepstep.config.outputs import OutputsConfig
+from keepstep.config.training import (
+    BatchingConfig,
+    InferenceConfig,
+    ModelStageFactoryConfig,
+    OptimizerConfig,
+    TrainerConfig,
+)
 from keepstep.dist.mesh import MeshShape, solve_mesh
 from keepstep.dist.world import World
 from keepstep.errors import ConfigError
@@ -26,6 +33,7 @@ from keepstep.plan.schedule import ScheduleError, segments
 from keepstep.state.names import named_tensors
 from keepstep.state.streams import is_stream
 from keepstep.storage.lineage import read_origin
+from keepstep.storage.outputs.formats import check_format
 
 logger = logging.getLogger("keepstep")
 
@@ -115,6 +123,13 @@ def run_folder(config: JobConfig) -> Path:
     raise ConfigError("the job has neither a trainer nor an inference section")
 
 
+def outputs_folder(inference: InferenceConfig, config: OutputsConfig) -> Path:
+    """The folder of a job's output parts; where faults are tried on it, one beside what it saves then."""
+    configured = inference.checkpointing.save_dir
+    place = save_dir(configured)
+    return Path(config.to) if place == Path(configured) else place / "outputs"
+
+
 def export_target(trainer: TrainerConfig, folder: Path) -> Path | None:
     """Where the weights go that lie in this folder: the export of a run is not replaced by that of a line beside it."""
     if trainer.export_to is None:
@@ -150,6 +165,14 @@ def check_targets(trainer: TrainerConfig, folder: Path, *, fresh: bool) -> None:
 
 def check_inference(config: JobConfig, shape: MeshShape, dataset: Any) -> None:
     """Refuse what an inference job cannot do. Raises ConfigError."""
+    outputs = config.inference.outputs if config.inference else None
+    if outputs is not None:
+        check_format(outputs.format, outputs.compression)
+        if outputs.on_error == "record" and config.mesh.data_parallel_shard not in (1, "auto"):
+            raise ConfigError(
+                "outputs.on_error: record needs data_parallel_shard: 1; ranks of a sharded model meet in each pass; "
+                "none can make one again by itself"
+            )
     if shape.tensor * shape.pipeline > 1:
         raise ConfigError("mesh: the tensor and the pipeline axis of an inference job must be 1")
     if is_stream(dataset):

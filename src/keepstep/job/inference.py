@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from keepstep.checkpoint.resume import look
 from keepstep.checkpoint.stop import StopNotice
 from keepstep.config.job import JobConfig
 from keepstep.data.device import to_device
-from keepstep.data.loader import GlobalBatchLoader
+from keepstep.data.loader import GlobalBatchLoader, MicroBatch
 from keepstep.dcp.reader import read
 from keepstep.dist.agree import agreed
 from keepstep.dist.launch import launched_ranks
@@ -30,14 +31,17 @@ from keepstep.job.attempt import Attempt, attempt_of, judge_newest
 from keepstep.job.determinism import be_deterministic, seed_all
 from keepstep.job.identify import identify
 from keepstep.job.parallel import parallelize
+from keepstep.job.predicting import Predictor
 from keepstep.job.progress import progress_bar
 from keepstep.job.protocols import JobContext
 from keepstep.job.providers import Providers, call, resolve
+from keepstep.job.sink import OutputSink
 from keepstep.job.stop import leave_before, leave_if_asked
 from keepstep.plan import layout
 from keepstep.plan.resume import ResumeDecision, Start
 from keepstep.state.job_state import JobState
 from keepstep.storage.local import make_folders, replace_text
+from keepstep.storage.outputs.folder import is_finished
 
 logger = logging.getLogger("keepstep")
 
@@ -49,8 +53,8 @@ ALREADY_COMPLETE = "Inference is already complete, nothing to do"
 class InferenceJob:
     """An inference job from its configuration: one pass over the data set. `run` is called by every rank.
 
-    Results are collected in the task's state, which is committed together with the position: whatever dies, each
-    sample is in the output once, in input order.
+    Results are collected in the task's state, or go to parts in a folder (`outputs`). Both are committed together with
+    the position: whatever dies, each sample is in the output once.
 
     Args:
         config: a job with an inference section.
@@ -105,6 +109,7 @@ class InferenceJob:
             shuffle=False,
             epochs=1,
             num_workers=self.inference.num_workers,
+            tolerant=self.inference.outputs is not None and self.inference.outputs.on_error == "record",
         )
         if asked.fresh:
             attempt.begin_anew()
@@ -117,17 +122,18 @@ class InferenceJob:
         if (
             not brought
             and self._is_done(decision, len(dataset), world)
-            and self._has_output(decision.candidates[0], world)
+            and self._has_output(decision.candidates[0] if decision.candidates else 0, world)
         ):
             if world.rank == 0:
                 logger.info(ALREADY_COMPLETE)
             return
         attempt.claim()
-        self._infer(attempt, context, loader, shape, task, identity, fresh=not is_resumed)
+        self._infer(attempt, context, loader, shape, task, identity, asked, fresh=not is_resumed)
 
     def _is_done(self, decision: ResumeDecision, length: int, world: World) -> bool:
         """Whether the newest checkpoint has all samples behind it; the batch size may have changed on the way."""
-        done = False
+        # Without inputs there is no step, and no checkpoint.
+        done = length == 0 and decision.start is Start.FRESH and self.inference.outputs is not None
         with agreed(world, f"looking into {self.folder}"):
             if world.rank == 0 and decision.start is Start.RESUME:
                 newest = self.folder / layout.checkpoint_name(decision.candidates[0])
@@ -143,6 +149,7 @@ class InferenceJob:
         shape: MeshShape,
         task: Any,
         identity: RunIdentity,
+        asked: Asked,
         *,
         fresh: bool,
     ) -> None:
@@ -159,8 +166,13 @@ class InferenceJob:
             unread = configure.load_weights(factory, [model], fresh=fresh)
         configure.warn_of_unread(world, unread)
         seed_all(self.inference.determinism.base_seed, world.rank)
+        sink = self._sink(attempt)
         state = JobState(
-            model=model, data=loader, task=task, only_trainable_parameters=factory.checkpoint_only_trainable_parameters
+            model=model,
+            data=loader,
+            task=task if sink is None or hasattr(task, "state_dict") else None,
+            outputs=sink,
+            only_trainable_parameters=factory.checkpoint_only_trainable_parameters,
         )
         steps = loader.steps_left or None
         checkpointer = Checkpointer(
@@ -173,40 +185,69 @@ class InferenceJob:
             notice=attempt.notice,
             identity=identity,
         )
+        passes = self._passes(context, model, task, loader, sink)
         with checkpointer:
             start = checkpointer.resume()
-            leave_before(checkpointer, start)
             total = start + (loader.steps_left or 0)
+            if sink is not None:
+                sink.begin(is_over=start == total, replace=asked.fresh)
+                checkpointer.before_save = sink.commit
+            leave_before(checkpointer, start)
             checkpointer.total_steps = total or None
-            self._loop(context, model, task, loader, start, total, checkpointer, world)
+            self._loop(passes, task, loader, start, total, checkpointer, world, sink)
         self._write_output(task, total, world)
+        if sink is not None:
+            sink.finish(self._identity(total), loader.position)
+
+    def _sink(self, attempt: Attempt) -> OutputSink | None:
+        config, claim = self.inference.outputs, attempt.claim()
+        if config is None or claim is None:
+            return None
+        return OutputSink(config, configure.outputs_folder(self.inference, config), self.folder, attempt.world, claim)
+
+    def _passes(
+        self, context: JobContext, model: nn.Module, task: Any, loader: GlobalBatchLoader, sink: OutputSink | None
+    ) -> Callable[[MicroBatch], list[Any]]:
+        """What makes one pass, and returns the results of the samples that count."""
+        # FSDP2 keeps tensors between passes, and those of inference mode cannot be saved.
+        without_gradients = torch.no_grad if isinstance(model, FSDPModule) else torch.inference_mode
+        config = self.inference.outputs
+        if sink is not None and config is not None:
+            return Predictor(task, model, loader, context.device, without_gradients, config, sink).take
+
+        def make(micro: MicroBatch) -> list[Any]:
+            with without_gradients():
+                results = list(task.predict(model, to_device(micro.data, context.device)))
+            return results[: micro.samples]
+
+        return make
 
     def _loop(
         self,
-        context: JobContext,
-        model: nn.Module,
+        passes: Callable[[MicroBatch], list[Any]],
         task: Any,
         loader: GlobalBatchLoader,
         start: int,
         total: int,
         checkpointer: Checkpointer,
         world: World,
+        sink: OutputSink | None,
     ) -> None:
         batches = iter(loader)
-        # FSDP2 keeps tensors between passes, and those of inference mode cannot be saved.
-        without_gradients = torch.no_grad if isinstance(model, FSDPModule) else torch.inference_mode
+        collects = sink is None or hasattr(task, "collect")
         with progress_bar("inference", start, total, shown=world.rank == 0) as advance:
             for step in range(start + 1, total + 1):
-                own: list[Any] = []
-                for micro in next(batches):
-                    with without_gradients():
-                        results = list(task.predict(model, to_device(micro.data, context.device)))
-                    own += results[: micro.samples]
-                task.collect([result for part in world.gather(own) for result in part])
+                if sink is not None:
+                    sink.step = step
+                own = [result for micro in next(batches) for result in passes(micro)]
+                if collects:
+                    task.collect([result for part in world.gather(own) for result in part])
                 if world.rank == 0 and (step % self.inference.logging.period_steps == 0 or step == total):
                     logger.info("step %d/%d  %d samples done", step, total, loader.position)
                 advance("")
                 checkpointer.save_if_due(step)
+                if sink is not None:
+                    sink.publish(checkpointer.saved_step)
                 leave_if_asked(checkpointer, step, total)
 
     def _write_output(self, task: Any, total: int, world: World) -> None:
@@ -222,8 +263,8 @@ class InferenceJob:
                 logger.info("wrote %s", target)
 
     def _has_output(self, step: int, world: World) -> bool:
-        with agreed(world, f"looking for {self.inference.output_to}"):
-            found = world.rank == 0 and self._find_output(step)
+        with agreed(world, "looking for the output"):
+            found = world.rank == 0 and self._find_output(step) and self._find_parts(step)
         return world.broadcast(found)
 
     def _find_output(self, step: int) -> bool:
@@ -236,6 +277,12 @@ class InferenceJob:
             )
         except (FileNotFoundError, ValueError):
             return False
+
+    def _find_parts(self, step: int) -> bool:
+        config = self.inference.outputs
+        if config is None:
+            return True
+        return is_finished(configure.outputs_folder(self.inference, config), self._identity(step))
 
     def _identity(self, step: int) -> dict[str, str | int]:
         checkpoint = self.folder / layout.checkpoint_name(step)

@@ -14,6 +14,7 @@ DECIDED_ELSEWHERE = tuple(
         r"\w+\.logging(\..*)?",
         r"\w+\.run(\..*)?",
         r"\w+\.(export_to|output_to)",
+        r"\w+\.outputs\.(to|format|compression)",
         r"\w+\.data\.(num_workers|persistent_workers|ledger)",
         r"\w+\.num_workers",
     )
@@ -49,6 +50,7 @@ _RULES = (
     (r"\w+\.lr_scheduler(\..*)?", "accept", "the learning rate follows the new phases"),
     (r"\w+\.batching\.microbatch_size", "warn", "sums are made in another order: results differ in the last bits"),
     (r"\w+\.pipeline(\..*)?", "warn", "sums are made in another order: results differ in the last bits"),
+    (r"\w+\.outputs\.(on_error|tries)", "accept", "rows that fail from here on are treated as it says now"),
     (r"\w+\.optimizer\.lr", "accept", "the new rate holds from the next step on"),
     (r"\w+\.optimizer\..*", "warn", "the value that was saved with the optimizer stays in force"),
     (r"\w+\.max_gradient_norm", "warn", "the new value holds from the next step on"),
