@@ -33,6 +33,28 @@ class BatchingConfig(Section):
     microbatch_size: Count | None = None
 
 
+class ByLengthConfig(Section):
+    """Micro-batches of samples of like length.
+
+    Attributes:
+        budget: the most of one micro-batch: its samples times the longest of their lengths, in the unit of the data
+            set's `length_of`.
+    """
+
+    budget: Count
+
+
+class InferenceBatchingConfig(BatchingConfig):
+    """The same for inference, where a rank may make passes of any size.
+
+    Attributes:
+        by_length: group the samples of a rank's share by length; the micro-batch size is the most of one pass. The
+            results are those of the input's order all the same.
+    """
+
+    by_length: ByLengthConfig | None = None
+
+
 class DeterminismConfig(Section):
     """The seed that everything random is derived from."""
 
@@ -221,7 +243,7 @@ class TrainerConfig(Section):
 class InferenceConfig(Section):
     """An inference job: one pass over the data set in its own order."""
 
-    batching: BatchingConfig
+    batching: InferenceBatchingConfig
     determinism: DeterminismConfig = DeterminismConfig()
     model_stage_factory: ModelStageFactoryConfig = ModelStageFactoryConfig()
     num_workers: Annotated[int, Field(strict=True, ge=0)] = 0

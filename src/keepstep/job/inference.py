@@ -3,6 +3,7 @@
 import contextlib
 import json
 import logging
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from keepstep.job.attempt import Attempt, attempt_of, judge_newest
 from keepstep.job.determinism import be_deterministic, seed_all
 from keepstep.job.identify import identify
 from keepstep.job.parallel import parallelize
-from keepstep.job.progress import progress_bar
+from keepstep.job.progress import SampleProgress, progress_bar
 from keepstep.job.protocols import JobContext
 from keepstep.job.providers import Providers, call, resolve
 from keepstep.job.stop import leave_before, leave_if_asked
@@ -105,6 +106,7 @@ class InferenceJob:
             shuffle=False,
             epochs=1,
             num_workers=self.inference.num_workers,
+            length_budget=by_length.budget if (by_length := self.inference.batching.by_length) else None,
         )
         if asked.fresh:
             attempt.begin_anew()
@@ -195,17 +197,20 @@ class InferenceJob:
         batches = iter(loader)
         # FSDP2 keeps tensors between passes, and those of inference mode cannot be saved.
         without_gradients = torch.no_grad if isinstance(model, FSDPModule) else torch.inference_mode
-        with progress_bar("inference", start, total, shown=world.rank == 0) as advance:
+        progress = SampleProgress(loader.position, len(loader.dataset))
+        with progress_bar("inference", start, total, shown=world.rank == 0, is_timed=False) as advance:
             for step in range(start + 1, total + 1):
-                own: list[Any] = []
+                own: list[tuple[int, Any]] = []
                 for micro in next(batches):
                     with without_gradients():
                         results = list(task.predict(model, to_device(micro.data, context.device)))
-                    own += results[: micro.samples]
-                task.collect([result for part in world.gather(own) for result in part])
+                    own += zip(micro.places, results[: micro.samples], strict=False)
+                in_order = [result for _, result in sorted(own, key=itemgetter(0))]
+                task.collect([result for part in world.gather(in_order) for result in part])
+                pace = progress.at(loader.position)
                 if world.rank == 0 and (step % self.inference.logging.period_steps == 0 or step == total):
-                    logger.info("step %d/%d  %d samples done", step, total, loader.position)
-                advance("")
+                    logger.info("step %d/%d  %d samples done  %s", step, total, loader.position, pace)
+                advance(pace)
                 checkpointer.save_if_due(step)
                 leave_if_asked(checkpointer, step, total)
 
