@@ -10,6 +10,7 @@ import pytest
 from keepstep.data.files.base import RawFile
 from keepstep.errors import ConfigError, GuardRefusedError
 from keepstep.job import inference as inference_module
+from keepstep.job.can_resume import can_resume
 from keepstep.job.inference import InferenceJob
 from tests.rig import file_jobs, forks, jobs
 
@@ -100,6 +101,15 @@ def test_a_changed_file_is_refused_by_name(tmp_path: Path, data: Path) -> None:
     with pytest.raises(GuardRefusedError, match=r"changed: data_files, data_files: 1\.jsonl\)"):
         InferenceJob(config).run()
     assert jobs.tree_digest(tmp_path / "inference") == before
+
+
+def test_can_resume_tells_how_far_it_is(tmp_path: Path, data: Path) -> None:
+    config = file_jobs.inference(tmp_path, data)
+    die_after(config, 4)
+    outlook = can_resume(config, 1)
+    assert (outlook.outcome, outlook.step, outlook.remaining_steps) == ("resume", 4, 3)
+    assert outlook.data is not None
+    assert (outlook.data.samples, outlook.data.length) == (32, COUNT)
 
 
 def test_a_moved_folder_is_the_same_data(tmp_path: Path, data: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -31,6 +31,7 @@ _SETTLED_NS = 2_000_000_000
 _SMALL_BYTES = 64 * 1024
 # Smaller arrays are read: each map counts against a limit of the system.
 _MAPPED_BYTES = 1024 * 1024
+_TOLD_BYTES = 1024**3
 _UNUSED_SECONDS = 90 * 24 * 3600
 _TOUCH_SECONDS = 24 * 3600
 
@@ -103,6 +104,8 @@ def index_of(path: str, kind: str, names: tuple[str, ...], build: Callable[[str]
 
 
 def _built(path: str, stamp: Stamp, build: Callable[[str], Arrays]) -> Arrays:
+    if stamp.size >= _TOLD_BYTES:
+        logger.info("finding the records of %s (%.1f GiB); this is remembered", path, stamp.size / 2**30)
     arrays = build(path)
     if _stamp(path) != stamp:
         raise OSError(errno.EAGAIN, "it was changed while it was read", path)

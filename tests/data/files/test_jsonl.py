@@ -118,3 +118,13 @@ def test_a_file_that_changes_under_a_running_job_is_named(folder: Path) -> None:
 
 def test_no_record_at_all(tmp_path: Path) -> None:
     assert len(jsonl(write(tmp_path / "a.jsonl"))) == 0
+
+
+def test_a_data_set_around_it_says_how_long_its_samples_are(folder: Path) -> None:
+    """The example of the page about it."""
+    page = (Path(__file__).parents[3] / "docs" / "data-files.md").read_text()
+    names: dict[str, Any] = {}
+    exec(page.split("```python")[1].split("```")[0].replace("data/*.jsonl", f"{folder}/**/*.jsonl"), names)
+    data = names["Texts"](str.upper)
+    assert [data[index] for index in (0, 2)] == ["", "ÉÉ"]
+    assert data.length_of(2) == len('{"n": 2, "text": "\\u00e9\\u00e9"}\n')

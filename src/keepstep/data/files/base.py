@@ -128,13 +128,11 @@ class FileDataset(Generic[Opened]):
         if self._process != os.getpid():
             # Libraries that read files may keep a position, or threads that a fork does not copy.
             self._open, self._process = OrderedDict(), os.getpid()
-        found = self._open.get(number)
-        if found is None:
-            found = self._open[number] = self._opened_now(number)
-            if len(self._open) > _OPEN:
-                self._open.popitem(last=False)
-        else:
-            self._open.move_to_end(number)
+        # Taken out and put back in single steps: threads may share it.
+        found = self._open.pop(number, None) or self._opened_now(number)
+        self._open[number] = found
+        if len(self._open) > _OPEN:
+            self._open.popitem(last=False)
         return found
 
     def _opened_now(self, number: int) -> Opened:

@@ -76,11 +76,12 @@ class ParquetRows(FileDataset[ParquetFile]):
 
     def _record(self, opened: ParquetFile, row: int, path: str) -> Any:
         number = bisect.bisect_right(opened.ends, row)
-        if self._group is None or self._group[0] is not opened or self._group[1] != number:
+        group = self._group
+        if group is None or group[0] is not opened or group[1] != number:
             self._check_columns(opened, path)
-            self._group = None  # two of them would be in memory while the next is read
-            self._group = opened, number, opened.group(number, self.columns)
-        table = self._group[2]
+            group = self._group = None  # two of them would be in memory while the next is read
+            group = self._group = opened, number, opened.group(number, self.columns)
+        table = group[2]
         place = row - (opened.ends[number - 1] if number else 0)
         return {name: table.column(name)[place].as_py() for name in table.column_names}
 
