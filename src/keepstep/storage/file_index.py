@@ -55,6 +55,10 @@ class Stamp:
         """From what `os.stat` says."""
         return Stamp(found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino)
 
+    def is_same_content(self, other: "Stamp") -> bool:
+        """Whether the bytes are the same as far as can be told: a new link, owner or mode changes none."""
+        return (self.size, self.modified) == (other.size, other.modified)
+
 
 @dataclass(frozen=True)
 class Indexed:

@@ -108,6 +108,11 @@ def test_thousands_of_files_need_few_that_are_open(tmp_path: Path, monkeypatch: 
 def test_a_file_that_changes_under_a_running_job_is_named(folder: Path) -> None:
     data = jsonl(folder)
     assert data[0]["n"] == 0
+    (folder / "a.jsonl").chmod(0o400)
+    (folder / "d.jsonl").chmod(0o400)
+    assert data[9]["n"] == 9
+    data = pickle.loads(pickle.dumps(data))
+    (folder / "d.jsonl").chmod(0o600)
     write(folder / "d.jsonl", {"n": 99})
     with pytest.raises(DataError, match=r"d\.jsonl: was changed while the job runs"):
         data[10]

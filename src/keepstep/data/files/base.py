@@ -138,9 +138,10 @@ class FileDataset(Generic[Opened]):
     def _opened_now(self, number: int) -> Opened:
         path = self.files[number]
         try:
-            is_same = Stamp.of(os.stat(path)) == self._stamps[number]
+            known = self._stamps[number]
+            is_same = known.is_same_content(Stamp.of(os.stat(path)))
             indexed = self._kept.get(number) or self._index(number) if is_same else None
-            if indexed is None or indexed.stamp != self._stamps[number]:
+            if indexed is None or not known.is_same_content(indexed.stamp):
                 raise DataError(f"{path}: was changed while the job runs; start it again to see what that means")
             return self.opened(path, indexed)
         except OSError as error:
