@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from keepstep.data.randomness import seed_for_collate, seed_for_sample
-from keepstep.data.workers import ignore_stop_signals
+from keepstep.data.workers import ignore_stop_signals, next_of
 from keepstep.errors import StateMismatchError
 from keepstep.plan.batching import Division, micro_batches
 from keepstep.plan.by_length import micro_batches_by_length
@@ -194,9 +194,9 @@ class GlobalBatchLoader:
             count = size if end is None else min(size, end - self.position)
             # Without workers the samples are read right here, where the model draws from the same random states.
             with untouched_random_states(devices=False):
-                batch = [next(passes)]
+                batch = [next_of(passes)]
                 while not batch[-1].is_last:
-                    batch.append(next(passes))
+                    batch.append(next_of(passes))
             self.position += count
             yield batch
 

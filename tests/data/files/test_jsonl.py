@@ -68,6 +68,16 @@ def test_what_is_no_json_is_named_by_file_and_line(tmp_path: Path, line: bytes) 
         data[1]
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_loader_tells_it_in_one_line(tmp_path: Path, workers: int) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"n": 0}\n{"n": ')
+    loader = GlobalBatchLoader(jsonl(path), divide(2, 2, 1), 0, seed=0, shuffle=False, epochs=1, num_workers=workers)
+    with pytest.raises(DataError) as error:
+        next(iter(loader))
+    assert str(error.value) == f"{path}, line 2: no JSON: Expecting value: line 1 column 7 (char 6)"
+
+
 def test_the_index_is_made_once_and_not_read_again(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert numbers(jsonl(folder)) == list(range(20))
     assert len(list(cache.glob("*.records.npy"))) == 4
