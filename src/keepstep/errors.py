@@ -77,6 +77,10 @@ class NothingToChooseError(KeepstepError, ValueError):
     """No checkpoint can be chosen. The message says why each was left out."""
 
 
+class DataError(KeepstepError, ValueError):
+    """A file of the input, or a record in it, cannot be read. The message names the file and the record."""
+
+
 class CouldNotLookError(KeepstepError, OSError):
     """The folder could not be listed or read. This is never taken for an empty folder."""
 

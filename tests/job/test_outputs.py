@@ -230,6 +230,66 @@ def test_safetensors_with_ids_of_its_own_and_a_task_with_state(tmp_path: Path) -
     assert (tmp_path / "total").read_text() == f"{expected.sum().item():.3f}\n"
 
 
+BY_LENGTH = {
+    "dataset": "tests.rig.outputs:texts",
+    "batching": {"global_batch_size": 16, "microbatch_size": 4, "by_length": {"budget": 200}},
+    "checkpointing": {"period_steps": 2},
+}
+
+
+def watch(order: list[int]) -> None:
+    """Keep the ids in the order in which they are predicted in this process."""
+    original = outputs.Rows.predict
+
+    def predict(self: outputs.Rows, model: Any, batch: Any) -> Any:
+        order.extend(batch[0].tolist())
+        return original(self, model, batch)
+
+    outputs.Rows.predict = predict  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize(("before", "after"), [(1, 2), (2, 1)])
+def test_passes_of_like_length_give_rows_in_the_order_of_the_input(tmp_path: Path, before: int, after: int) -> None:
+    job = outputs.config(tmp_path, **BY_LENGTH)
+    run_to(job, 3, before)
+
+    def goes_on() -> list[int]:
+        order: list[int] = []
+        watch(order)
+        InferenceJob(job).run()
+        return order
+
+    predicted = forks.values(goes_on, after)
+    assert all(order != sorted(order) for order in predicted)
+    outputs.check(tmp_path)
+    for path in (tmp_path / "out").glob("part-*.jsonl"):
+        ids = [json.loads(line)["id"] for line in path.read_text().split("\n")[:-1]]
+        assert ids == sorted(ids)
+    merge(tmp_path / "out", tmp_path / "all.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "all.jsonl").read_text().split("\n")[:-1]]
+    assert [row["id"] for row in rows] == list(range(103))
+    assert [row["sum"] for row in rows] == [round(8 * (i - i % 3 // 2) / 10, 4) for i in range(103)]
+
+
+def test_grouped_by_length_a_failed_row_is_noted_and_what_is_collected_is_in_order(tmp_path: Path) -> None:
+    job = outputs.config(tmp_path, outputs={"on_error": "record", "format": "parquet"}, **BY_LENGTH)
+
+    def collects() -> list[Any]:
+        outputs.bad, outputs.unreadable = frozenset({7, 40}), frozenset({90})
+        collected: list[Any] = []
+        outputs.Rows.collect = lambda self, rows: collected.extend(row["sum"] for row in rows)  # type: ignore[attr-defined]
+        InferenceJob(job).run()
+        return collected
+
+    good = [i for i in range(103) if i not in (7, 40, 90)]
+    expected = [round(8 * (i - i % 3 // 2) / 10, 4) for i in good]
+    assert forks.values(collects, 2) == [expected, expected]
+    merge(tmp_path / "out", tmp_path / "all.parquet")
+    merged = pq.read_table(tmp_path / "all.parquet")
+    assert (merged["id"].to_pylist(), merged["sum"].to_pylist()) == (good, expected)
+    assert [row["position"] for row in errors(tmp_path)] == [7, 40, 90]
+
+
 def test_npy_is_one_array_in_the_order_of_the_input(tmp_path: Path) -> None:
     run(outputs.config(tmp_path, task="tests.rig.outputs:embeddings", outputs={"format": "npy"}), 2)
     merge(tmp_path / "out", tmp_path / "all.npy")

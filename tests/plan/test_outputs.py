@@ -96,6 +96,19 @@ def test_a_start_publishes_what_is_committed_and_drops_what_is_not() -> None:
     assert settle([gone, cut], sizes).problems == (f"{gone.name} is gone", f"{cut.name} has 9 bytes, not 10")
 
 
+@given(st.lists(st.integers(0, 60), unique=True))
+def test_sorted_runs_rise_and_say_how_rows_are_brought_there(positions: list[int]) -> None:
+    runs = Runs()
+    for position in positions:
+        runs.add(position)
+    order = runs.sort()
+    assert list(positions_of(runs.spans())) == sorted(positions)
+    if order is None:
+        assert positions == sorted(positions)
+    else:
+        assert [positions[number] for number in order] == sorted(positions)
+
+
 @given(st.permutations(range(40)), st.lists(st.integers(0, 4), min_size=40, max_size=40))
 def test_merging_gives_each_position_in_order(order: list[int], owners: list[int]) -> None:
     by_owner = [[position for position in range(40) if owners[position] == owner] for owner in range(5)]

@@ -36,6 +36,13 @@ class Inputs:
         return index, torch.full((8,), (index - index % 3 // 2) / 10)
 
 
+class Texts(Inputs):
+    """The same, of unlike lengths."""
+
+    def length_of(self, index: int) -> int:
+        return index * 37 % 101
+
+
 class Rows:
     """A row for each sample, and nothing that is collected."""
 
@@ -102,6 +109,10 @@ def inputs(context: JobContext) -> Inputs:
     return Inputs(length)
 
 
+def texts(context: JobContext) -> Texts:
+    return Texts(length)
+
+
 def model(context: JobContext) -> torch.nn.Module:
     return torch.nn.Identity()
 
@@ -114,7 +125,8 @@ def config(folder: Path, ranks: int = 1, **settings: Any) -> JobConfig:
     """Batches of 4, a checkpoint every 5 steps; 26 steps."""
     outputs: Mapping[str, Any] = settings.pop("outputs", {})
     checkpointing = settings.pop("checkpointing", {})
-    providers = {"model": "tests.rig.outputs:model", "dataset": "tests.rig.outputs:inputs"}
+    dataset = settings.pop("dataset", "tests.rig.outputs:inputs")
+    providers = {"model": "tests.rig.outputs:model", "dataset": dataset}
     task = settings.pop("task", "tests.rig.outputs:rows")
     base = {
         "batching": {"global_batch_size": 4},

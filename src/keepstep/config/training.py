@@ -34,6 +34,28 @@ class BatchingConfig(Section):
     microbatch_size: Count | None = None
 
 
+class ByLengthConfig(Section):
+    """Micro-batches of samples of like length.
+
+    Attributes:
+        budget: the most of one micro-batch: its samples times the longest of their lengths, in the unit of the data
+            set's `length_of`.
+    """
+
+    budget: Count
+
+
+class InferenceBatchingConfig(BatchingConfig):
+    """The same for inference, where a rank may make passes of any size.
+
+    Attributes:
+        by_length: group the samples of a rank's share by length; the micro-batch size is the most of one pass. The
+            results are those of the input's order all the same.
+    """
+
+    by_length: ByLengthConfig | None = None
+
+
 class DeterminismConfig(Section):
     """The seed that everything random is derived from."""
 
@@ -227,7 +249,7 @@ class InferenceConfig(Section):
         outputs: a folder for rows that are committed with the position, and kept by nobody.
     """
 
-    batching: BatchingConfig
+    batching: InferenceBatchingConfig
     determinism: DeterminismConfig = DeterminismConfig()
     model_stage_factory: ModelStageFactoryConfig = ModelStageFactoryConfig()
     num_workers: Annotated[int, Field(strict=True, ge=0)] = 0

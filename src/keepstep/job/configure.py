@@ -180,3 +180,9 @@ def check_inference(config: JobConfig, shape: MeshShape, dataset: Any) -> None:
             f"providers.dataset = {config.providers.dataset!r}: an inference job needs a data set with "
             "__len__ and __getitem__, so that each input has its place in the output"
         )
+    by_length = config.inference.batching.by_length if config.inference is not None else None
+    if by_length is not None and not callable(getattr(dataset, "length_of", None)):
+        raise ConfigError(
+            f"inference.batching.by_length: a {type(dataset).__name__} does not say how long its samples are; give it "
+            "a method length_of(index) that reads no sample"
+        )

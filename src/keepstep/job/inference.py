@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,8 @@ from keepstep.job.attempt import Attempt, attempt_of, judge_newest
 from keepstep.job.determinism import be_deterministic, seed_all
 from keepstep.job.identify import identify
 from keepstep.job.parallel import parallelize
-from keepstep.job.predicting import Predictor
-from keepstep.job.progress import progress_bar
+from keepstep.job.predicting import Placed, Predictor
+from keepstep.job.progress import SampleProgress, progress_bar
 from keepstep.job.protocols import JobContext
 from keepstep.job.providers import Providers, call, resolve
 from keepstep.job.sink import OutputSink
@@ -110,6 +111,7 @@ class InferenceJob:
             epochs=1,
             num_workers=self.inference.num_workers,
             tolerant=self.inference.outputs is not None and self.inference.outputs.on_error == "record",
+            length_budget=by_length.budget if (by_length := self.inference.batching.by_length) else None,
         )
         if asked.fresh:
             attempt.begin_anew()
@@ -207,24 +209,24 @@ class InferenceJob:
 
     def _passes(
         self, context: JobContext, model: nn.Module, task: Any, loader: GlobalBatchLoader, sink: OutputSink | None
-    ) -> Callable[[MicroBatch], list[Any]]:
-        """What makes one pass, and returns the results of the samples that count."""
+    ) -> Callable[[MicroBatch], list[Placed]]:
+        """What makes one pass, and returns the results of the samples that count, with their places."""
         # FSDP2 keeps tensors between passes, and those of inference mode cannot be saved.
         without_gradients = torch.no_grad if isinstance(model, FSDPModule) else torch.inference_mode
         config = self.inference.outputs
         if sink is not None and config is not None:
             return Predictor(task, model, loader, context.device, without_gradients, config, sink).take
 
-        def make(micro: MicroBatch) -> list[Any]:
+        def make(micro: MicroBatch) -> list[Placed]:
             with without_gradients():
                 results = list(task.predict(model, to_device(micro.data, context.device)))
-            return results[: micro.samples]
+            return list(zip(micro.places, results[: micro.samples], strict=False))
 
         return make
 
     def _loop(
         self,
-        passes: Callable[[MicroBatch], list[Any]],
+        passes: Callable[[MicroBatch], list[Placed]],
         task: Any,
         loader: GlobalBatchLoader,
         start: int,
@@ -235,16 +237,19 @@ class InferenceJob:
     ) -> None:
         batches = iter(loader)
         collects = sink is None or hasattr(task, "collect")
-        with progress_bar("inference", start, total, shown=world.rank == 0) as advance:
+        progress = SampleProgress(loader.position, len(loader.dataset))
+        with progress_bar("inference", start, total, shown=world.rank == 0, is_timed=False) as advance:
             for step in range(start + 1, total + 1):
                 if sink is not None:
                     sink.step = step
-                own = [result for micro in next(batches) for result in passes(micro)]
+                own = [placed for micro in next(batches) for placed in passes(micro)]
                 if collects:
-                    task.collect([result for part in world.gather(own) for result in part])
+                    in_order = [result for _, result in sorted(own, key=itemgetter(0))]
+                    task.collect([result for part in world.gather(in_order) for result in part])
+                pace = progress.at(loader.position)
                 if world.rank == 0 and (step % self.inference.logging.period_steps == 0 or step == total):
-                    logger.info("step %d/%d  %d samples done", step, total, loader.position)
-                advance("")
+                    logger.info("step %d/%d  %d samples done  %s", step, total, loader.position, pace)
+                advance(pace)
                 checkpointer.save_if_due(step)
                 if sink is not None:
                     sink.publish(checkpointer.saved_step)

@@ -12,10 +12,13 @@ from keepstep.config.outputs import OutputsConfig
 from keepstep.data.device import to_device
 from keepstep.data.loader import GlobalBatchLoader, MicroBatch
 from keepstep.errors import KeepstepError
-from keepstep.job.rows import Row, rows_of
+from keepstep.job.rows import rows_of
 from keepstep.job.sink import OutputSink
 
 logger = logging.getLogger("keepstep")
+
+# The place of a sample in the global batch, and its result.
+Placed = tuple[int, Any]
 
 # These tell of the machine or of the other ranks, and nothing of a sample.
 _NOT_OF_A_ROW = (
@@ -55,15 +58,15 @@ class Predictor:
         self._config, self._sink = config, sink
         self._id_of: Callable[[int], Any] | None = getattr(loader.dataset, "id_of", None)
 
-    def take(self, micro: MicroBatch) -> list[Row]:
-        """Make a pass and hand over its rows. Returns them."""
+    def take(self, micro: MicroBatch) -> list[Placed]:
+        """Make a pass and hand over its rows. Returns them with their places."""
         if self._config.on_error == "stop":
             return self._make(micro)
         if micro.samples:
             return self._make_or_note(micro)
         return []
 
-    def _make(self, micro: MicroBatch) -> list[Row]:
+    def _make(self, micro: MicroBatch) -> list[Placed]:
         with self._without_gradients():
             results = self._task.predict(self._model, to_device(micro.data, self._device))
         own = micro.indices[: micro.samples]
@@ -71,23 +74,24 @@ class Predictor:
         rows = list(rows_of(results, micro.samples))
         self._sink.add(own, rows, ids)
         self._sink.relieve()
-        return rows
+        return list(zip(micro.places[: micro.samples], rows, strict=True))
 
-    def _make_or_note(self, micro: MicroBatch) -> list[Row]:
+    def _make_or_note(self, micro: MicroBatch) -> list[Placed]:
         if micro.is_whole:
             rows, problem = self._tried(lambda: self._make(micro))
             if problem is None:
                 return rows
         # Read and tried alone, only the sample fails that is at fault.
-        return [row for position in micro.indices[: micro.samples] for row in self._one_or_note(position)]
+        own = list(zip(micro.indices, micro.places, strict=True))[: micro.samples]
+        return [placed for position, place in own for placed in self._one_or_note(position, place)]
 
-    def _one_or_note(self, position: int) -> list[Row]:
-        rows, problem = self._tried(lambda: self._make(self._loader.single(position)))
+    def _one_or_note(self, position: int, place: int) -> list[Placed]:
+        rows, problem = self._tried(lambda: self._make(self._loader.single(position, place)))
         if problem is not None:
             self._note(position, problem)
         return rows
 
-    def _tried(self, make: Callable[[], list[Row]]) -> tuple[list[Row], Exception | None]:
+    def _tried(self, make: Callable[[], list[Placed]]) -> tuple[list[Placed], Exception | None]:
         problem: Exception | None = None
         for _ in range(1 + self._config.tries):
             try:

@@ -32,6 +32,12 @@ class _Pile:
         self.buffer, self.is_errors = buffer, is_errors
         self.runs = Runs()
 
+    def sort(self) -> None:
+        """Bring the rows into the order of the input: passes of like length come in another."""
+        order = self.runs.sort()
+        if order is not None:
+            self.buffer.reorder(order)
+
 
 class OutputSink:
     """Takes the rows of one rank. Its state, the same on all ranks, says how much of the index is committed.
@@ -146,6 +152,7 @@ class OutputSink:
         name = part_name(self.step, rank, attempt, self._number, suffix, is_errors=pile.is_errors)
         path = self.folder / hidden_name(name)
         self._number += 1
+        pile.sort()
         try:
             with DurableFile(path) as file:
                 pile.buffer.write(file)
@@ -191,7 +198,7 @@ class OutputSink:
 
 def _add(pile: _Pile, positions: Sequence[int], rows: Sequence[Mapping[str, Any]], ids: Sequence[Any]) -> None:
     pile.buffer.add(rows, ids)
-    if positions and positions[-1] - positions[0] == len(positions) - 1:
+    if positions and list(positions) == list(range(positions[0], positions[0] + len(positions))):
         pile.runs.add(positions[0], len(positions))
         return
     for position in positions:

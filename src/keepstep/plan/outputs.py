@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 # Readers of data sets pass over names that begin with an underscore or a dot, and so see rows only.
@@ -50,6 +51,17 @@ class Runs:
             self._runs[-1] = (begin, before + count)
         else:
             self._runs.append((begin, count))
+
+    def sort(self) -> list[int] | None:
+        """Let positions rise. Returns which of them, by number, come one after the other now; None if they did rise."""
+        if all(sum(a) < b[0] for a, b in pairwise(self._runs)):
+            return None
+        positions = [position for begin, count in self._runs for position in range(begin, begin + count)]
+        order = sorted(range(len(positions)), key=positions.__getitem__)
+        self.clear()
+        for number in order:
+            self.add(positions[number])
+        return order
 
     def clear(self) -> None:
         """Forget all."""

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from keepstep.storage.outputs.formats import JsonLines, Npy, SafeTensors, check_format, to_lines
+from keepstep.storage.outputs.formats import JsonLines, Npy, RowBuffer, SafeTensors, check_format, to_lines
 
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
@@ -66,3 +66,26 @@ def test_memory_is_counted() -> None:
     rows.clear()
     assert (rows.rows, rows.bytes) == (0, 0)
     check_format("jsonl", "zstd")
+
+
+@given(ROWS.flatmap(lambda rows: st.tuples(st.just(rows), st.permutations(range(len(rows))))))
+def test_lines_are_brought_into_another_order(case: tuple[list[dict[str, Any]], list[int]]) -> None:
+    rows, order = case
+    lines, expected = JsonLines(), JsonLines()
+    for number, row in enumerate(rows):
+        lines.add([row], [number])
+    lines.reorder(order)
+    expected.add([rows[number] for number in order], order)
+    assert _written(lines) == _written(expected)
+
+
+def _written(buffer: RowBuffer) -> bytes:
+    class Sink:
+        data = b""
+
+        def write(self, data: Any) -> None:
+            self.data += bytes(data)
+
+    sink = Sink()
+    buffer.write(sink)  # type: ignore[arg-type]
+    return sink.data

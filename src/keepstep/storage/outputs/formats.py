@@ -33,6 +33,9 @@ class RowBuffer(Protocol):
         Raises TypeError or ValueError, and takes none, where the format cannot hold one of them.
         """
 
+    def reorder(self, order: Sequence[int]) -> None:
+        """Let the rows with these numbers come one after the other."""
+
     def write(self, file: DurableFile) -> None:
         """Write all rows; they stay."""
 
@@ -57,6 +60,10 @@ class JsonLines:
         self.rows += len(rows)
         self.bytes += len(text) + _OBJECT
 
+    def reorder(self, order: Sequence[int]) -> None:
+        lines = "".join(self._texts).split("\n")  # a newline is escaped inside of a row
+        self._texts = ["".join([f"{lines[number]}\n" for number in order])]
+
     def write(self, file: DurableFile) -> None:
         file.write(_compressed("".join(self._texts).encode(), self._compression))
 
@@ -79,6 +86,9 @@ class _Rows:
         self._rows += plain
         self.rows += len(plain)
         self.bytes += sum(_size(value) for row in plain for value in row.values())
+
+    def reorder(self, order: Sequence[int]) -> None:
+        self._rows = [self._rows[number] for number in order]
 
     def clear(self) -> None:
         self._rows = []
