@@ -77,7 +77,7 @@ def test_it_goes_on_with_other_numbers_of_ranks(tmp_path: Path) -> None:
     outputs.check(tmp_path)
 
 
-@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_no_inputs_are_a_finished_job(tmp_path: Path, ranks: int) -> None:
     def empty() -> None:
         outputs.length = 0
@@ -100,7 +100,7 @@ def errors(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
-@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("ranks", [1, 2])
 def test_a_sample_that_fails_is_noted_and_the_others_are_there(tmp_path: Path, ranks: int) -> None:
     def with_bad_ones() -> None:
         outputs.bad = frozenset({0, 17, 18, 102})
@@ -201,7 +201,7 @@ def test_lines_are_compressed_and_merged_in_order(tmp_path: Path, compression: s
     assert gzip.decompress((tmp_path / "all.jsonl.gz").read_bytes()) == (tmp_path / "all.jsonl").read_bytes()
 
 
-@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("ranks", [2])
 def test_parquet_of_arrow_batches(tmp_path: Path, ranks: int) -> None:
     run(outputs.config(tmp_path, task="tests.rig.outputs:table", outputs={"format": "parquet"}), ranks)
     assert sorted(pq.read_table(tmp_path / "out")["number"].to_pylist()) == list(range(103))
