@@ -402,10 +402,19 @@ def test_what_cannot_work_is_refused(tmp_path: Path, settings: dict[str, Any], t
         outputs.config(tmp_path, **settings)
 
 
+def test_a_sharded_model_gives_the_rows_of_a_whole_one(tmp_path: Path) -> None:
+    model = {"model": "tests.rig.jobs:model", "task": "tests.rig.outputs:scores"}
+    run(outputs.config(tmp_path / "whole", **model))
+    sharded = outputs.config(tmp_path / "sharded", mesh={"data_parallel_shard": 2}, **model)
+    run_to(sharded, 11, 2)
+    run(sharded, 2)
+    found = [{row["id"]: row["score"] for row in outputs.visible(tmp_path / name)} for name in ("whole", "sharded")]
+    assert sorted(found[1]) == list(range(103))
+    assert found[1] == pytest.approx(found[0], abs=1e-5)
+    assert verify(tmp_path / "sharded" / "out").problems == ()
+
+
 def test_rows_that_fail_alone_need_a_model_of_ones_own(tmp_path: Path) -> None:
-    job = outputs.config(tmp_path, outputs={"on_error": "record"})
-    job = job.model_copy(
-        update={"mesh": job.mesh.model_copy(update={"data_parallel_shard": 2, "data_parallel_replicate": 1})}
-    )
+    job = outputs.config(tmp_path, outputs={"on_error": "record"}, mesh={"data_parallel_shard": 2})
     ends = forks.run(lambda: InferenceJob(job).run(), 2)
     assert all("on_error: record needs data_parallel_shard: 1" in str(end.error) for end in ends)

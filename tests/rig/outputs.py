@@ -69,6 +69,13 @@ class Columns:
         self.total = state["total"]
 
 
+class Scores:
+    """What the model says of each sample."""
+
+    def predict(self, model: Any, batch: Any) -> Any:
+        return [{"score": row.sum()} for row in model(batch[1])]
+
+
 class Embeddings:
     """One array for each sample."""
 
@@ -88,6 +95,10 @@ class Table:
 
 def columns(context: JobContext) -> Columns:
     return Columns()
+
+
+def scores(context: JobContext) -> Scores:
+    return Scores()
 
 
 def embeddings(context: JobContext) -> Embeddings:
@@ -110,18 +121,21 @@ def rows(context: JobContext) -> Rows:
     return Rows()
 
 
-def config(folder: Path, ranks: int = 1, **settings: Any) -> JobConfig:
+def config(folder: Path, **settings: Any) -> JobConfig:
     """Batches of 4, a checkpoint every 5 steps; 26 steps."""
     outputs: Mapping[str, Any] = settings.pop("outputs", {})
     checkpointing = settings.pop("checkpointing", {})
-    providers = {"model": "tests.rig.outputs:model", "dataset": "tests.rig.outputs:inputs"}
+    model = settings.pop("model", "tests.rig.outputs:model")
+    mesh = settings.pop("mesh", {})
+    providers = {"model": model, "dataset": "tests.rig.outputs:inputs"}
     task = settings.pop("task", "tests.rig.outputs:rows")
     base = {
         "batching": {"global_batch_size": 4},
         "checkpointing": {"save_dir": str(folder / "saves"), "period_steps": 5, "num_to_keep": 2} | checkpointing,
         "outputs": {"to": str(folder / "out")} | dict(outputs),
     }
-    return parse_job({"providers": jobs.PROVIDERS | providers | {"task": task}, "inference": base | settings})
+    providers = jobs.PROVIDERS | providers | {"task": task}
+    return parse_job({"mesh": mesh, "providers": providers, "inference": base | settings})
 
 
 def visible(folder: Path) -> list[dict[str, Any]]:
