@@ -402,6 +402,13 @@ def test_what_cannot_work_is_refused(tmp_path: Path, settings: dict[str, Any], t
         outputs.config(tmp_path, **settings)
 
 
+def test_a_file_at_the_end_needs_a_task_that_makes_it(tmp_path: Path) -> None:
+    (end,) = forks.run(lambda: InferenceJob(outputs.config(tmp_path, output_to=str(tmp_path / "file"))).run())
+    assert isinstance(end.error, ConfigError)
+    assert "output_to needs a task with collect and result" in str(end.error)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_sharded_model_gives_the_rows_of_a_whole_one(tmp_path: Path) -> None:
     model = {"model": "tests.rig.jobs:model", "task": "tests.rig.outputs:scores"}
     run(outputs.config(tmp_path / "whole", **model))
