@@ -66,6 +66,41 @@ def test_a_job_that_has_not_ended_is_merged_when_asked(finished: Path, tmp_path:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["all", "copy"]
 
 
+def test_push_copies_what_is_committed_and_the_final_manifest_last(finished: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(finished, tmp_path / "copy")
+    (copy / "_SUCCESS.json").unlink()
+    hidden = [part.rename(copy / f".{part.name}.tmp") for part in copy.glob("part-000000026*")]
+    (tmp_path / "there").mkdir()
+    words = ("outputs", "push", str(copy), f"file://{tmp_path / 'there'}", "--json")
+    assert json.loads(keepstep(*words).stdout) | {"address": "", "bytes": 0} == {
+        "address": "",
+        "parts": 10,
+        "bytes": 0,
+        "complete": False,
+    }
+    for part in hidden:
+        part.rename(copy / part.name[1:-4])
+    shutil.copy(finished / "_SUCCESS.json", copy)
+    assert json.loads(keepstep(*words).stdout)["parts"] == 2
+    names = {path.name for path in finished.iterdir()} - {"_index.jsonl"}
+    there = {path.name: path.read_bytes() for path in (tmp_path / "there").iterdir()}
+    assert there == {name: (finished / name).read_bytes() for name in names}
+    assert json.loads(keepstep(*words).stdout)["parts"] == 0
+    (tmp_path / "there" / "part-000000005-00007-1-0.jsonl").touch()
+    refused = keepstep(*words)
+    assert (refused.returncode, "holds parts of another job" in refused.stderr) == (2, True)
+
+
+def test_a_part_that_is_not_as_it_was_written_is_not_copied(finished: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(finished, tmp_path / "copy")
+    part = min(copy.glob("part-*"))
+    part.write_bytes(bytes(part.stat().st_size))
+    (tmp_path / "there").mkdir()
+    refused = keepstep("outputs", "push", str(copy), f"file://{tmp_path / 'there'}")
+    assert refused.returncode == 4
+    assert not (tmp_path / "there" / "_SUCCESS.json").exists()
+
+
 def test_a_folder_without_outputs_is_no_empty_one(tmp_path: Path) -> None:
     for command in ("ls", "verify"):
         done = keepstep("outputs", command, str(tmp_path))
@@ -74,7 +109,7 @@ def test_a_folder_without_outputs_is_no_empty_one(tmp_path: Path) -> None:
     assert keepstep("outputs", "ls", str(tmp_path)).returncode == 4
 
 
-@pytest.mark.parametrize("command", ["ls", "verify", "merge"])
+@pytest.mark.parametrize("command", ["ls", "verify", "merge", "push"])
 def test_help_has_an_example(command: str) -> None:
     done = keepstep("outputs", command, "--help")
     assert f"Example: keepstep outputs {command}" in done.stdout

@@ -89,7 +89,7 @@ _ALL = [
     *((1, _within, (write, 0)) for write in range(1, WRITES + 1)),
     *((4, _within, (write, rank)) for write in range(1, WRITES + 1) for rank in range(3)),
 ]
-_SOME = [(1, _after, (5,)), (1, _after, (STEPS,)), (4, _after, (6,)), (1, _within, (6, 0)), (4, _within, (2, 1))]
+_SOME = [(1, _after, (5,)), (1, _after, (STEPS,)), (4, _within, (2, 1))]
 
 
 def _name(case: tuple[int, Any, tuple[int, ...]]) -> str:
@@ -135,7 +135,7 @@ def _matrix(tmp: Path, size: int, rank: int, every: int) -> None:
     assert report.points
 
 
-@pytest.mark.parametrize(("size", "rank", "every"), [(1, 0, 29), (2, 1, 23)])
+@pytest.mark.parametrize(("size", "rank", "every"), [(1, 0, 43), (2, 1, 29)])
 def test_some_kills_at_system_calls(tmp_path: Path, size: int, rank: int, every: int) -> None:
     _matrix(tmp_path, size, rank, every)
 

@@ -76,6 +76,13 @@ class Columns:
         self.total = state["total"]
 
 
+class Scores:
+    """What the model says of each sample."""
+
+    def predict(self, model: Any, batch: Any) -> Any:
+        return [{"score": row.sum()} for row in model(batch[1])]
+
+
 class Embeddings:
     """One array for each sample."""
 
@@ -95,6 +102,10 @@ class Table:
 
 def columns(context: JobContext) -> Columns:
     return Columns()
+
+
+def scores(context: JobContext) -> Scores:
+    return Scores()
 
 
 def embeddings(context: JobContext) -> Embeddings:
@@ -121,19 +132,23 @@ def rows(context: JobContext) -> Rows:
     return Rows()
 
 
-def config(folder: Path, ranks: int = 1, **settings: Any) -> JobConfig:
+def config(folder: Path, **settings: Any) -> JobConfig:
     """Batches of 4, a checkpoint every 5 steps; 26 steps."""
     outputs: Mapping[str, Any] = settings.pop("outputs", {})
     checkpointing = settings.pop("checkpointing", {})
-    dataset = settings.pop("dataset", "tests.rig.outputs:inputs")
-    providers = {"model": "tests.rig.outputs:model", "dataset": dataset}
-    task = settings.pop("task", "tests.rig.outputs:rows")
+    names = {
+        "model": "tests.rig.outputs:model",
+        "dataset": "tests.rig.outputs:inputs",
+        "task": "tests.rig.outputs:rows",
+    }
+    providers = jobs.PROVIDERS | {name: settings.pop(name, default) for name, default in names.items()}
+    mesh = settings.pop("mesh", {})
     base = {
         "batching": {"global_batch_size": 4},
         "checkpointing": {"save_dir": str(folder / "saves"), "period_steps": 5, "num_to_keep": 2} | checkpointing,
         "outputs": {"to": str(folder / "out")} | dict(outputs),
     }
-    return parse_job({"providers": jobs.PROVIDERS | providers | {"task": task}, "inference": base | settings})
+    return parse_job({"mesh": mesh, "providers": providers, "inference": base | settings})
 
 
 def visible(folder: Path) -> list[dict[str, Any]]:

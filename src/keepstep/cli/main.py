@@ -34,6 +34,7 @@ from keepstep.cli import (
 from keepstep.cli.output import report_error
 from keepstep.cli.outputs import ls as outputs_ls
 from keepstep.cli.outputs import merge as outputs_merge
+from keepstep.cli.outputs import push as outputs_push
 from keepstep.cli.outputs import verify as outputs_verify
 from keepstep.errors import KeepstepError
 
@@ -74,8 +75,8 @@ for command in (
 ):
     app.command(command.__name__.rpartition(".")[2].replace("_", "-"))(command.command)
 
-outputs = typer.Typer(no_args_is_help=True, help="Look at, verify and merge the outputs of an inference job.")
-for command in (outputs_ls, outputs_verify, outputs_merge):
+outputs = typer.Typer(no_args_is_help=True, help="Look at, verify, merge and copy the outputs of an inference job.")
+for command in (outputs_ls, outputs_verify, outputs_merge, outputs_push):
     outputs.command(command.__name__.rpartition(".")[2])(command.command)
 app.add_typer(outputs, name="outputs")
 

@@ -31,7 +31,8 @@ class OutputsConfig(Section):
     def _a_folder_that_can_be_written(self) -> "OutputsConfig":
         if "://" in self.to:
             raise ValueError(
-                f"to: {self.to} is an address; outputs go to a local or mounted folder, copy them from there"
+                f"to: {self.to} is an address; outputs are written to a local or mounted folder, from where "
+                "`keepstep outputs push` copies what is committed"
             )
         if self.compression != "none" and self.format in ("safetensors", "npy"):
             raise ValueError(

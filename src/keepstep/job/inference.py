@@ -1,7 +1,6 @@
 """The inference job: its loop, and nothing else."""
 
 import contextlib
-import json
 import logging
 from collections.abc import Callable
 from operator import itemgetter
@@ -31,6 +30,7 @@ from keepstep.job.asked import NOTHING, Asked
 from keepstep.job.attempt import Attempt, attempt_of, judge_newest
 from keepstep.job.determinism import be_deterministic, seed_all
 from keepstep.job.identify import identify
+from keepstep.job.output_file import is_output_of, write_output
 from keepstep.job.parallel import parallelize
 from keepstep.job.predicting import Placed, Predictor
 from keepstep.job.progress import SampleProgress, progress_bar
@@ -41,7 +41,6 @@ from keepstep.job.stop import leave_before, leave_if_asked
 from keepstep.plan import layout
 from keepstep.plan.resume import ResumeDecision, Start
 from keepstep.state.job_state import JobState
-from keepstep.storage.local import make_folders, replace_text
 from keepstep.storage.outputs.folder import is_finished
 
 logger = logging.getLogger("keepstep")
@@ -118,6 +117,7 @@ class InferenceJob:
         brought = attempt.bring()
         decision = look(self.folder, world)
         task = self._make("task", context)
+        self._check_task(task)
         is_resumed = decision.start is Start.RESUME or bool(brought)
         identity = identify(self.config, self.folder, world, shape, dataset, task, asked, is_resumed=is_resumed)
         judge_newest(identity, decision, brought)
@@ -131,6 +131,13 @@ class InferenceJob:
             return
         attempt.claim()
         self._infer(attempt, context, loader, shape, task, identity, asked, fresh=not is_resumed)
+
+    def _check_task(self, task: Any) -> None:
+        if self.inference.output_to is not None and self.inference.outputs is not None and not hasattr(task, "result"):
+            raise ConfigError(
+                f"providers.task = {self.config.providers.task!r}: output_to needs a task with collect and result; "
+                "leave it out where outputs are all that is wanted"
+            )
 
     def _is_done(self, decision: ResumeDecision, length: int, world: World) -> bool:
         """Whether the newest checkpoint has all samples behind it; the batch size may have changed on the way."""
@@ -172,7 +179,8 @@ class InferenceJob:
         state = JobState(
             model=model,
             data=loader,
-            task=task if sink is None or hasattr(task, "state_dict") else None,
+            # One that collects must keep what it collects.
+            task=task if sink is None or hasattr(task, "state_dict") or hasattr(task, "collect") else None,
             outputs=sink,
             only_trainable_parameters=factory.checkpoint_only_trainable_parameters,
         )
@@ -261,38 +269,20 @@ class InferenceJob:
             return
         with agreed(world, f"writing {target}"):
             if world.rank == 0:
-                make_folders(Path(target).parent)
-                replace_text(Path(target), task.result())
-                # Written second: an output without its record is made again.
-                replace_text(_record_of(Path(target)), json.dumps(self._identity(total)) + "\n")
+                write_output(Path(target), task.result(), self._identity(total))
                 logger.info("wrote %s", target)
 
     def _has_output(self, step: int, world: World) -> bool:
         with agreed(world, "looking for the output"):
-            found = world.rank == 0 and self._find_output(step) and self._find_parts(step)
+            found = world.rank == 0 and self._find_output(self._identity(step))
         return world.broadcast(found)
 
-    def _find_output(self, step: int) -> bool:
-        target = self.inference.output_to
-        if target is None:
-            return True
-        try:
-            return Path(target).is_file() and bool(
-                json.loads(_record_of(Path(target)).read_text()) == self._identity(step)
-            )
-        except (FileNotFoundError, ValueError):
+    def _find_output(self, identity: dict[str, str | int]) -> bool:
+        target, outputs = self.inference.output_to, self.inference.outputs
+        if target is not None and not is_output_of(Path(target), identity):
             return False
-
-    def _find_parts(self, step: int) -> bool:
-        config = self.inference.outputs
-        if config is None:
-            return True
-        return is_finished(configure.outputs_folder(self.inference, config), self._identity(step))
+        return outputs is None or is_finished(configure.outputs_folder(self.inference, outputs), identity)
 
     def _identity(self, step: int) -> dict[str, str | int]:
         checkpoint = self.folder / layout.checkpoint_name(step)
         return identity_of(checkpoint) if checkpoint.is_dir() else {"step": step}
-
-
-def _record_of(output: Path) -> Path:
-    return output.with_name(f".{output.name}.keepstep.json")
