@@ -126,11 +126,14 @@ class GlobalBatchLoader:
         shuffle: a new order for each epoch.
         epochs: how many; None goes on for ever. With a number the last batch may be short.
         num_workers: worker processes.
+        span: the first position of the one epoch, and the one behind the last; by default the whole data set. Indices
+            and positions stay those of the whole.
         collate: makes a batch of samples; torch's default if the data set has no `collate` method.
         tolerant: what cannot be read is no error: its micro-batch comes without data, and `single` says why.
 
     Attributes:
-        position: samples consumed.
+        position: samples consumed; with a span, those before it too.
+        end: the position behind the last sample; None where there is none.
         may_differ: fields of run.json in which a saved position may differ from this loader: somebody has accepted it.
     """
 
@@ -146,26 +149,33 @@ class GlobalBatchLoader:
         shuffle: bool,
         epochs: int | None = None,
         num_workers: int = 0,
+        span: tuple[int, int] | None = None,
         collate: Collate | None = None,
         tolerant: bool = False,
     ) -> None:
         self.dataset = dataset
         self._tolerant = tolerant
         self.division = division
-        self.position = 0
+        self._length = len(dataset)
+        self._begin, self.end = span or (0, None if epochs is None else self._length * epochs)
+        self.position = self._begin
         self.may_differ: frozenset[str] = frozenset()
         self._rank = rank
-        self._length = len(dataset)
-        self._seed, self._shuffle, self._epochs = seed, shuffle, epochs
+        self._seed, self._shuffle = seed, shuffle
         self._num_workers = num_workers
         self._collate = collate or getattr(dataset, "collate", None) or torch.utils.data.default_collate
 
     @property
     def steps_left(self) -> int | None:
         """Global batches from the position to the end of the whole pass, None if it is endless."""
-        if self._epochs is None:
+        if self.end is None:
             return None
-        return -(-(self._length * self._epochs - self.position) // self.division.global_batch_size)
+        return -(-(self.end - self.position) // self.division.global_batch_size)
+
+    @property
+    def done(self) -> int:
+        """Samples of this loader's own that were consumed."""
+        return self.position - self._begin
 
     @property
     def steps_in_epoch(self) -> int:
@@ -173,7 +183,7 @@ class GlobalBatchLoader:
         return -(-self._length // self.division.global_batch_size)
 
     def __iter__(self) -> Iterator[list[MicroBatch]]:
-        end = None if self._epochs is None else self._length * self._epochs
+        end = self.end
         if end is not None and self.position >= end:
             return
         order = SampleOrder(self._length, seed=self._seed, shuffle=self._shuffle)

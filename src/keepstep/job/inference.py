@@ -39,6 +39,7 @@ from keepstep.job.sink import OutputSink
 from keepstep.job.stop import leave_before, leave_if_asked
 from keepstep.plan import layout
 from keepstep.plan.resume import ResumeDecision, Start
+from keepstep.plan.shards import share_of
 from keepstep.state.job_state import JobState
 from keepstep.storage.outputs.folder import is_finished
 
@@ -68,6 +69,7 @@ class InferenceJob:
         self.config = config
         self.inference = config.inference
         self.folder = configure.run_folder(config)
+        self._shard = configure.shard_name(config)
         self._providers: Providers = resolve(config.providers)
 
     def _make(self, name: str, *arguments: Any) -> Any:
@@ -90,7 +92,7 @@ class InferenceJob:
         """
         # Every rank comes to this by itself, so it is refused before any of them waits for another.
         configure.check(self.config, launched_ranks())
-        with attempt_of(self.folder, self.inference.checkpointing, notice, has_name=False) as attempt:
+        with attempt_of(self.folder, self.inference.checkpointing, notice, has_name=bool(self._shard)) as attempt:
             self._run(attempt, asked)
 
     def _run(self, attempt: Attempt, asked: Asked) -> None:
@@ -100,6 +102,10 @@ class InferenceJob:
         context = JobContext(self.config, device, world.rank, world.size, world.rank, world.size)
         dataset = self._make("dataset", context)
         configure.check_inference(self.config, shape, dataset)
+        with agreed(world, "looking for other shards"):
+            if world.rank == 0:
+                configure.check_division(self.inference)
+        span = configure.span_of(self.config, len(dataset))
         loader = GlobalBatchLoader(
             dataset,
             division,
@@ -108,6 +114,7 @@ class InferenceJob:
             shuffle=False,
             epochs=1,
             num_workers=self.inference.num_workers,
+            span=span,
             tolerant=self.inference.outputs is not None and self.inference.outputs.on_error == "record",
         )
         if asked.fresh:
@@ -121,7 +128,7 @@ class InferenceJob:
         judge_newest(identity, decision, brought)
         if (
             not brought
-            and self._is_done(decision, len(dataset), world)
+            and self._is_done(decision, loader, world)
             and self._has_output(decision.candidates[0] if decision.candidates else 0, world)
         ):
             if world.rank == 0:
@@ -137,15 +144,15 @@ class InferenceJob:
                 "leave it out where outputs are all that is wanted"
             )
 
-    def _is_done(self, decision: ResumeDecision, length: int, world: World) -> bool:
+    def _is_done(self, decision: ResumeDecision, loader: GlobalBatchLoader, world: World) -> bool:
         """Whether the newest checkpoint has all samples behind it; the batch size may have changed on the way."""
         # Without inputs there is no step, and no checkpoint.
-        done = length == 0 and decision.start is Start.FRESH and self.inference.outputs is not None
+        done = not loader.steps_left and decision.start is Start.FRESH and self.inference.outputs is not None
         with agreed(world, f"looking into {self.folder}"):
             if world.rank == 0 and decision.start is Start.RESUME:
                 newest = self.folder / layout.checkpoint_name(decision.candidates[0])
                 with contextlib.suppress(DamagedCheckpointError):  # the resume goes on from the one before it
-                    done = read(newest, {}, [_POSITION])[_POSITION] >= length
+                    done = read(newest, {}, [_POSITION])[_POSITION] >= loader.end
         return world.broadcast(done)
 
     def _infer(
@@ -173,7 +180,7 @@ class InferenceJob:
             unread = configure.load_weights(factory, [model], fresh=fresh)
         configure.warn_of_unread(world, unread)
         seed_all(self.inference.determinism.base_seed, world.rank)
-        sink = self._sink(attempt)
+        sink = self._sink(attempt, len(loader.dataset), identity)
         state = JobState(
             model=model,
             data=loader,
@@ -186,7 +193,7 @@ class InferenceJob:
         checkpointer = Checkpointer(
             self.inference.checkpointing,
             state,
-            None,
+            self._shard or None,
             steps,
             world=world,
             claim=attempt.claim(),
@@ -205,13 +212,16 @@ class InferenceJob:
             self._loop(passes, task, loader, start, total, checkpointer, world, sink)
         self._write_output(task, total, world)
         if sink is not None:
-            sink.finish(self._identity(total), loader.position)
+            sink.finish(self._identity(total), loader.done)
 
-    def _sink(self, attempt: Attempt) -> OutputSink | None:
+    def _sink(self, attempt: Attempt, inputs: int, identity: RunIdentity) -> OutputSink | None:
         config, claim = self.inference.outputs, attempt.claim()
         if config is None or claim is None:
             return None
-        return OutputSink(config, configure.outputs_folder(self.inference, config), self.folder, attempt.world, claim)
+        shard = configure.shard_of(self.inference)
+        share = share_of(shard, inputs, identity.record()) if shard else None
+        folder = configure.outputs_folder(self.inference, config)
+        return OutputSink(config, folder, self.folder, attempt.world, claim, share)
 
     def _passes(
         self, context: JobContext, model: nn.Module, task: Any, loader: GlobalBatchLoader, sink: OutputSink | None
@@ -251,7 +261,7 @@ class InferenceJob:
                 if collects:
                     task.collect([result for part in world.gather(own) for result in part])
                 if world.rank == 0 and (step % self.inference.logging.period_steps == 0 or step == total):
-                    logger.info("step %d/%d  %d samples done", step, total, loader.position)
+                    logger.info("step %d/%d  %d samples done", step, total, loader.done)
                 advance("")
                 checkpointer.save_if_due(step)
                 if sink is not None:
