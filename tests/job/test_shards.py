@@ -3,6 +3,7 @@
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from keepstep.ops.outputs.merge import merge
 from keepstep.ops.outputs.verify import verify
 from tests.rig import forks, jobs, outputs
 
+SCRIPTS = Path(__file__).parents[2] / "examples" / "slurm"
 COUNT = 5
 # 11 inputs in 5 shards, of 2, 2, 2, 2 and 3; batches of 1, so that there are steps to die at.
 LENGTH = 11
@@ -63,7 +65,11 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert verify(folder / "out").problems == tuple(open_shards)
     merge(folder / "out", folder / "partial.jsonl", partial=True)
     assert ids(folder / "partial.jsonl") == [0, 1, 6, 7, 8, 9, 10]
-    run_all(folder, [1, 2])
+    # At the same time, as an array does.
+    ranks = [forks.start(lambda index=index: run(shard(folder, index)))[0] for index in (1, 2)]
+    for rank in ranks:
+        rank.go()
+    assert [end.status for end in forks.wait_all(ranks)] == [0, 0]
     return folder
 
 
@@ -155,6 +161,15 @@ def test_a_part_of_a_shard_is_gone(finished: Path, tmp_path: Path) -> None:
         f"shard-00003-of-00005/{part.name} is gone",
         "shard-00003-of-00005: no part holds position 6",
     )
+
+
+def test_a_task_of_the_array_is_the_shard_of_its_index(tmp_path: Path) -> None:
+    for script in SCRIPTS.glob("*.sbatch"):
+        shutil.copy(script, tmp_path)
+    environment = {**os.environ, "SLURM_ARRAY_TASK_ID": "3", "SLURM_SUBMIT_DIR": str(tmp_path), "KEEPSTEP": "echo"}
+    words = ["bash", str(tmp_path / "infer-array.sbatch"), "job.yaml", "--set", "a=b"]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout == "infer job.yaml --set a=b --set inference.shard.index=3\n"
 
 
 def test_an_array_says_the_index_on_the_command_line(tmp_path: Path) -> None:
