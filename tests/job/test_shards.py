@@ -123,6 +123,25 @@ def test_more_shards_than_inputs(tmp_path: Path) -> None:
     assert not list((tmp_path / "saves" / "shard-00000-of-00003").glob("save-*"))
 
 
+def test_each_shard_has_a_mirror_of_its_own(tmp_path: Path) -> None:
+    mirror = {"period_steps": 1, "mirror": f"file://{tmp_path / 'mirror'}"}
+
+    def job() -> None:
+        for index in (0, 1):
+            run(shard(tmp_path, index, 2, checkpointing=mirror, batching={"global_batch_size": 8}))
+
+    forks.values(job)
+    assert sorted(path.name for path in (tmp_path / "mirror").iterdir()) == [
+        "shard-00000-of-00002",
+        "shard-00001-of-00002",
+    ]
+    shutil.rmtree(tmp_path / "saves")
+    before = jobs.tree_digest(tmp_path / "out")
+    forks.values(job)
+    assert jobs.tree_digest(tmp_path / "out") == before
+    assert (tmp_path / "saves" / "shard-00001-of-00002" / "save-1").is_dir()
+
+
 def test_another_division_is_refused(finished: Path) -> None:
     before = jobs.tree_digest(finished)
 

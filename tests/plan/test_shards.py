@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keepstep.plan.config_rules import rule_of
 from keepstep.plan.shards import Shard, Share, all_shards, clash, differences, shard_of, share_of
 
 
@@ -68,3 +69,7 @@ def test_what_shards_were_made_of() -> None:
     ]
     (longer,) = differences([first, share_of(Shard(1, 2), 8, record)])
     assert longer == "shard 1 and shard 0 are not of one input: 8 samples in 2 shards, and 7 in 2"
+
+
+def test_a_checkpoint_of_another_shard_is_refused() -> None:
+    assert rule_of("inference.shard.index")[0] == rule_of("inference.shard.count")[0] == "refuse"
