@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from keepstep.config import load_job
+from keepstep.config.address import parse_address
 from keepstep.config.job import JobConfig
 from keepstep.errors import ConfigError, DamagedOutputsError
 from keepstep.job import inference as inference_module
@@ -18,6 +19,7 @@ from keepstep.job.can_resume import can_resume
 from keepstep.job.inference import InferenceJob
 from keepstep.ops.outputs.look import look
 from keepstep.ops.outputs.merge import merge
+from keepstep.ops.outputs.push import push
 from keepstep.ops.outputs.verify import verify
 from tests.rig import forks, jobs, outputs
 
@@ -155,6 +157,13 @@ def test_another_division_is_refused(finished: Path) -> None:
 
     forks.values(refused)
     assert jobs.tree_digest(finished) == before
+
+
+def test_shards_are_pushed_one_by_one(finished: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="push each to an address of its own"):
+        push(finished / "out", parse_address(f"file://{tmp_path}/copy"))
+    pushed = push(finished / "out" / "shard-00004-of-00005", parse_address(f"file://{tmp_path}/copy"))
+    assert (pushed.parts, pushed.complete) == (3, True)
 
 
 def test_a_shard_of_another_input_is_not_merged(finished: Path, tmp_path: Path) -> None:
