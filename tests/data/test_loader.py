@@ -52,6 +52,23 @@ def test_ranks_only_divide_the_batch(ranks: int) -> None:
     assert [[i for part in parts for i in part[step]] for step in range(12)] == whole
 
 
+@pytest.mark.parametrize("span", [(0, 50), (13, 30), (47, 50), (20, 20)])
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_a_span_is_read_once_and_positions_are_those_of_the_whole(span: tuple[int, int], ranks: int) -> None:
+    settings = {"shuffle": False, "epochs": 1, "span": span}
+    sources = [loader(rank, ranks, **settings) for rank in range(ranks)]
+    steps = sources[0].steps_left or 0
+    assert steps == -(-(span[1] - span[0]) // 8)
+    found = [i for source in sources for step in take(source, steps) for i in step]
+    assert sorted(found) == list(range(*span))
+    assert [(source.position, source.done, source.steps_left) for source in sources] == [
+        (span[1], span[1] - span[0], 0)
+    ] * ranks
+    again = loader(0, ranks, **settings)
+    again.load_state_dict(sources[0].state_dict())
+    assert (again.steps_left, list(again)) == (0, [])
+
+
 @pytest.mark.parametrize("stop", range(13))
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_position_goes_on_under_any_number_of_ranks(stop: int, ranks: int) -> None:

@@ -7,6 +7,7 @@ from pydantic import AfterValidator, Field, PositiveFloat, field_validator, mode
 from keepstep.config.base import NoBool, Section
 from keepstep.config.checkpointing import CheckpointingConfig
 from keepstep.config.outputs import OutputsConfig
+from keepstep.config.shard import ShardConfig
 
 # Strict: `true` is no number, and 1.0 no count.
 Count = Annotated[int, Field(strict=True, ge=1)]
@@ -247,6 +248,7 @@ class InferenceConfig(Section):
     Attributes:
         output_to: a file for the text that the task makes at the end of all that it collected.
         outputs: a folder for rows that are committed with the position, and kept by nobody.
+        shard: the part of the input that this job takes, where several jobs share one; None for all of it.
     """
 
     batching: InferenceBatchingConfig
@@ -257,6 +259,13 @@ class InferenceConfig(Section):
     checkpointing: SharedCheckpointing
     output_to: Annotated[str, Field(min_length=1)] | None = None
     outputs: OutputsConfig | None = None
+    shard: ShardConfig | None = None
+
+    @model_validator(mode="after")
+    def _shards_are_merged(self) -> "InferenceConfig":
+        if self.shard is not None and (self.outputs is None or self.output_to is not None):
+            raise ValueError("shard goes with outputs, which are merged, and not with output_to")
+        return self
 
     @model_validator(mode="after")
     def _outputs_need_checkpoints(self) -> "InferenceConfig":

@@ -151,13 +151,16 @@ class GlobalBatchLoader:
         shuffle: a new order for each epoch.
         epochs: how many; None goes on for ever. With a number the last batch may be short.
         num_workers: worker processes.
+        span: the first position of the one epoch, and the one behind the last; by default the whole data set. Indices
+            and positions stay those of the whole.
         collate: makes a batch of samples; torch's default if the data set has no `collate` method.
         tolerant: what cannot be read is no error: its micro-batch comes without data, and `single` says why.
         length_budget: micro-batches are made of samples of like length, by `dataset.length_of(index)`: padded to the
             longest, none is larger than this. The micro-batch size is the most of one.
 
     Attributes:
-        position: samples consumed.
+        position: samples consumed; with a span, those before it too.
+        end: the position behind the last sample; None where there is none.
         may_differ: fields of run.json in which a saved position may differ from this loader: somebody has accepted it.
     """
 
@@ -173,6 +176,7 @@ class GlobalBatchLoader:
         shuffle: bool,
         epochs: int | None = None,
         num_workers: int = 0,
+        span: tuple[int, int] | None = None,
         collate: Collate | None = None,
         tolerant: bool = False,
         length_budget: int | None = None,
@@ -180,20 +184,26 @@ class GlobalBatchLoader:
         self.dataset = dataset
         self._tolerant = tolerant
         self.division = division
-        self.position = 0
+        self._length = len(dataset)
+        self._begin, self.end = span or (0, None if epochs is None else self._length * epochs)
+        self.position = self._begin
         self.may_differ: frozenset[str] = frozenset()
         self._rank = rank
-        self._length = len(dataset)
-        self._seed, self._shuffle, self._epochs = seed, shuffle, epochs
+        self._seed, self._shuffle = seed, shuffle
         self._num_workers, self._length_budget = num_workers, length_budget
         self._collate = collate or getattr(dataset, "collate", None) or torch.utils.data.default_collate
 
     @property
     def steps_left(self) -> int | None:
         """Global batches from the position to the end of the whole pass, None if it is endless."""
-        if self._epochs is None:
+        if self.end is None:
             return None
-        return -(-(self._length * self._epochs - self.position) // self.division.global_batch_size)
+        return -(-(self.end - self.position) // self.division.global_batch_size)
+
+    @property
+    def done(self) -> int:
+        """Samples of this loader's own that were consumed."""
+        return self.position - self._begin
 
     @property
     def steps_in_epoch(self) -> int:
@@ -201,7 +211,7 @@ class GlobalBatchLoader:
         return -(-self._length // self.division.global_batch_size)
 
     def __iter__(self) -> Iterator[list[MicroBatch]]:
-        end = None if self._epochs is None else self._length * self._epochs
+        end = self.end
         if end is not None and self.position >= end:
             return
         order = SampleOrder(self._length, seed=self._seed, shuffle=self._shuffle)

@@ -30,10 +30,12 @@ from keepstep.export.weights import check_target
 from keepstep.plan.batching import BatchingError, Division, divide
 from keepstep.plan.fork import suffix_of
 from keepstep.plan.schedule import ScheduleError, segments
+from keepstep.plan.shards import Shard
 from keepstep.state.names import named_tensors
 from keepstep.state.streams import is_stream
 from keepstep.storage.lineage import read_origin
 from keepstep.storage.outputs.formats import check_format
+from keepstep.storage.shards import refuse_other_division
 
 logger = logging.getLogger("keepstep")
 
@@ -119,15 +121,48 @@ def run_folder(config: JobConfig) -> Path:
     if config.trainer is not None:
         return save_dir(config.trainer.checkpointing.save_dir) / config.trainer.run.name
     if config.inference is not None:
-        return save_dir(config.inference.checkpointing.save_dir)
+        return save_dir(config.inference.checkpointing.save_dir) / shard_name(config)
     raise ConfigError("the job has neither a trainer nor an inference section")
 
 
 def outputs_folder(inference: InferenceConfig, config: OutputsConfig) -> Path:
     """The folder of a job's output parts; where faults are tried on it, one beside what it saves then."""
+    shard = shard_of(inference)
+    return outputs_root(inference, config) / (shard.name if shard else "")
+
+
+def outputs_root(inference: InferenceConfig, config: OutputsConfig) -> Path:
+    """The folder in which all shards of a job have theirs."""
     configured = inference.checkpointing.save_dir
     place = save_dir(configured)
     return Path(config.to) if place == Path(configured) else place / "outputs"
+
+
+def shard_of(inference: InferenceConfig) -> Shard | None:
+    """The part of the input that a job takes; None for all of it."""
+    return Shard(inference.shard.index, inference.shard.count) if inference.shard else None
+
+
+def shard_name(config: JobConfig) -> str:
+    """The name of the job's folder in save_dir, where it is a shard; else empty."""
+    shard = shard_of(config.inference) if config.inference else None
+    return shard.name if shard else ""
+
+
+def span_of(config: JobConfig, length: int | None) -> tuple[int, int] | None:
+    """The first position that a job takes of its input, and the one behind its last; None where that has no length."""
+    if length is None:
+        return None
+    shard = shard_of(config.inference) if config.inference else None
+    return shard.bounds(length) if shard else (0, length)
+
+
+def check_division(inference: InferenceConfig) -> None:
+    """Refuse a job that was begun with other shards. Raises ConfigError."""
+    shard = shard_of(inference)
+    refuse_other_division(save_dir(inference.checkpointing.save_dir), shard)
+    if inference.outputs is not None:
+        refuse_other_division(outputs_root(inference, inference.outputs), shard)
 
 
 def export_target(trainer: TrainerConfig, folder: Path) -> Path | None:

@@ -40,6 +40,7 @@ from keepstep.job.sink import OutputSink
 from keepstep.job.stop import leave_before, leave_if_asked
 from keepstep.plan import layout
 from keepstep.plan.resume import ResumeDecision, Start
+from keepstep.plan.shards import share_of
 from keepstep.state.job_state import JobState
 from keepstep.storage.outputs.folder import is_finished
 
@@ -69,6 +70,7 @@ class InferenceJob:
         self.config = config
         self.inference = config.inference
         self.folder = configure.run_folder(config)
+        self._shard = configure.shard_name(config)
         self._providers: Providers = resolve(config.providers)
 
     def _make(self, name: str, *arguments: Any) -> Any:
@@ -91,7 +93,7 @@ class InferenceJob:
         """
         # Every rank comes to this by itself, so it is refused before any of them waits for another.
         configure.check(self.config, launched_ranks())
-        with attempt_of(self.folder, self.inference.checkpointing, notice, has_name=False) as attempt:
+        with attempt_of(self.folder, self.inference.checkpointing, notice, has_name=bool(self._shard)) as attempt:
             self._run(attempt, asked)
 
     def _run(self, attempt: Attempt, asked: Asked) -> None:
@@ -101,6 +103,10 @@ class InferenceJob:
         context = JobContext(self.config, device, world.rank, world.size, world.rank, world.size)
         dataset = self._make("dataset", context)
         configure.check_inference(self.config, shape, dataset)
+        with agreed(world, "looking for other shards"):
+            if world.rank == 0:
+                configure.check_division(self.inference)
+        span = configure.span_of(self.config, len(dataset))
         loader = GlobalBatchLoader(
             dataset,
             division,
@@ -109,6 +115,7 @@ class InferenceJob:
             shuffle=False,
             epochs=1,
             num_workers=self.inference.num_workers,
+            span=span,
             tolerant=self.inference.outputs is not None and self.inference.outputs.on_error == "record",
             length_budget=by_length.budget if (by_length := self.inference.batching.by_length) else None,
         )
@@ -123,7 +130,7 @@ class InferenceJob:
         judge_newest(identity, decision, brought)
         if (
             not brought
-            and self._is_done(decision, len(dataset), world)
+            and self._is_done(decision, loader, world)
             and self._has_output(decision.candidates[0] if decision.candidates else 0, world)
         ):
             if world.rank == 0:
@@ -139,15 +146,15 @@ class InferenceJob:
                 "leave it out where outputs are all that is wanted"
             )
 
-    def _is_done(self, decision: ResumeDecision, length: int, world: World) -> bool:
+    def _is_done(self, decision: ResumeDecision, loader: GlobalBatchLoader, world: World) -> bool:
         """Whether the newest checkpoint has all samples behind it; the batch size may have changed on the way."""
         # Without inputs there is no step, and no checkpoint.
-        done = length == 0 and decision.start is Start.FRESH and self.inference.outputs is not None
+        done = not loader.steps_left and decision.start is Start.FRESH and self.inference.outputs is not None
         with agreed(world, f"looking into {self.folder}"):
             if world.rank == 0 and decision.start is Start.RESUME:
                 newest = self.folder / layout.checkpoint_name(decision.candidates[0])
                 with contextlib.suppress(DamagedCheckpointError):  # the resume goes on from the one before it
-                    done = read(newest, {}, [_POSITION])[_POSITION] >= length
+                    done = read(newest, {}, [_POSITION])[_POSITION] >= loader.end
         return world.broadcast(done)
 
     def _infer(
@@ -175,7 +182,7 @@ class InferenceJob:
             unread = configure.load_weights(factory, [model], fresh=fresh)
         configure.warn_of_unread(world, unread)
         seed_all(self.inference.determinism.base_seed, world.rank)
-        sink = self._sink(attempt)
+        sink = self._sink(attempt, len(loader.dataset), identity)
         state = JobState(
             model=model,
             data=loader,
@@ -188,7 +195,7 @@ class InferenceJob:
         checkpointer = Checkpointer(
             self.inference.checkpointing,
             state,
-            None,
+            self._shard or None,
             steps,
             world=world,
             claim=attempt.claim(),
@@ -207,13 +214,16 @@ class InferenceJob:
             self._loop(passes, task, loader, start, total, checkpointer, world, sink)
         self._write_output(task, total, world)
         if sink is not None:
-            sink.finish(self._identity(total), loader.position)
+            sink.finish(self._identity(total), loader.done)
 
-    def _sink(self, attempt: Attempt) -> OutputSink | None:
+    def _sink(self, attempt: Attempt, inputs: int, identity: RunIdentity) -> OutputSink | None:
         config, claim = self.inference.outputs, attempt.claim()
         if config is None or claim is None:
             return None
-        return OutputSink(config, configure.outputs_folder(self.inference, config), self.folder, attempt.world, claim)
+        shard = configure.shard_of(self.inference)
+        share = share_of(shard, inputs, identity.record()) if shard else None
+        folder = configure.outputs_folder(self.inference, config)
+        return OutputSink(config, folder, self.folder, attempt.world, claim, share)
 
     def _passes(
         self, context: JobContext, model: nn.Module, task: Any, loader: GlobalBatchLoader, sink: OutputSink | None
@@ -245,7 +255,7 @@ class InferenceJob:
     ) -> None:
         batches = iter(loader)
         collects = sink is None or hasattr(task, "collect")
-        progress = SampleProgress(loader.position, len(loader.dataset))
+        progress = SampleProgress(loader.position, loader.end or 0)
         with progress_bar("inference", start, total, shown=world.rank == 0, is_timed=False) as advance:
             for step in range(start + 1, total + 1):
                 if sink is not None:
@@ -256,7 +266,7 @@ class InferenceJob:
                     task.collect([result for part in world.gather(in_order) for result in part])
                 pace = progress.at(loader.position)
                 if world.rank == 0 and (step % self.inference.logging.period_steps == 0 or step == total):
-                    logger.info("step %d/%d  %d samples done  %s", step, total, loader.position, pace)
+                    logger.info("step %d/%d  %d samples done  %s", step, total, loader.done, pace)
                 advance(pace)
                 checkpointer.save_if_due(step)
                 if sink is not None:

@@ -13,6 +13,7 @@ from keepstep.dist.agree import agreed, told_by_all, told_to_main
 from keepstep.dist.world import World
 from keepstep.errors import SaveError
 from keepstep.plan.outputs import Part, Runs, hidden_name, part_name
+from keepstep.plan.shards import Share
 from keepstep.storage.digest import digest_of_blocks
 from keepstep.storage.local import DurableFile, sync_folder
 from keepstep.storage.outputs.folder import OutputFolder
@@ -48,15 +49,25 @@ class OutputSink:
         owner: the folder of the job's checkpoints.
         world: the ranks.
         claim: on that folder.
+        share: of the input, which this job takes; None for all of it.
 
     Attributes:
         step: the step under way; parts are named after it.
     """
 
-    def __init__(self, config: OutputsConfig, folder: Path, owner: Path, world: World, claim: FolderClaim) -> None:
+    def __init__(
+        self,
+        config: OutputsConfig,
+        folder: Path,
+        owner: Path,
+        world: World,
+        claim: FolderClaim,
+        share: Share | None = None,
+    ) -> None:
         self.folder = folder
         self.step = 0
         self._config, self._owner, self._world, self._claim = config, owner, world, claim
+        self._share = share
         self._id = world.broadcast(uuid.uuid4().hex)
         self._state = IndexState(0, "")
         self._restored = False
@@ -90,7 +101,7 @@ class OutputSink:
         """
         with agreed(self._world, f"settling the outputs in {self.folder}"):
             if self._world.rank == 0:
-                head = Head(self._id, self._config.format, str(self._owner.absolute()))
+                head = Head(self._id, self._config.format, str(self._owner.absolute()), self._share)
                 self._on_main = OutputFolder(self.folder, head, self._claim.confirm)
                 if self._restored:
                     self._index = self._on_main.resume(self._state, is_over=is_over)

@@ -46,6 +46,7 @@ _OF_TRAINERS = (
 )
 _RULES = (
     (r"\w+\.data\.shuffle", "refuse", "samples would come in another order"),
+    (r"\w+\.shard(\..*)?", "refuse", "samples would be missed, or be in the output twice"),
     (r"\w+\.total_steps", "accept", "the run ends at another step; a rate in percent of the steps moves with it"),
     (r"\w+\.lr_scheduler(\..*)?", "accept", "the learning rate follows the new phases"),
     (

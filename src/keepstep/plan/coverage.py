@@ -34,25 +34,26 @@ class Coverage:
         return texts
 
 
-def coverage_of(parts: Iterable[Part], inputs: int | None = None) -> Coverage:
+def coverage_of(parts: Iterable[Part], end: int | None = None, begin: int = 0) -> Coverage:
     """Compare the positions of parts, those of failed rows too, with the input.
 
     Args:
         parts: all that count.
-        inputs: how many inputs there are; None while that is not known.
+        end: how many inputs there are; None while that is not known.
+        begin: the first position; another than 0 in a shard, where `end` is the position behind the last.
     """
     gaps: list[tuple[int, int]] = []
     repeats: list[tuple[int, int]] = []
-    end = 0
-    for begin, count in sorted(run for part in parts for run in runs_of(part.spans)):
-        if begin > end:
-            gaps.append((end, begin - 1))
-        elif begin < end:
-            repeats.append((begin, min(end, begin + count) - 1))
-        end = max(end, begin + count)
-    if inputs is not None and end < inputs:
-        gaps.append((end, inputs - 1))
-    return Coverage(max(end, inputs or 0), tuple(gaps), tuple(repeats))
+    reached = begin
+    for first, count in sorted(run for part in parts for run in runs_of(part.spans)):
+        if first > reached:
+            gaps.append((reached, first - 1))
+        elif first < reached:
+            repeats.append((first, min(reached, first + count) - 1))
+        reached = max(reached, first + count)
+    if end is not None and reached < end:
+        gaps.append((reached, end - 1))
+    return Coverage(max(reached, end or 0), tuple(gaps), tuple(repeats))
 
 
 def merge_order(parts: Sequence[Part]) -> Iterator[tuple[int, int]]:

@@ -91,7 +91,7 @@ class Part:
     """One file of rows, or of failed ones.
 
     Attributes:
-        name: of the file, once it is committed.
+        name: of the file, once it is committed; with the shard's folder in front, where all shards are looked at.
         rows: in it; the n-th is that of the n-th position of the spans.
         bytes, digest: of the file.
         spans: positions in the input.
@@ -106,7 +106,7 @@ class Part:
     @property
     def is_errors(self) -> bool:
         """Whether its rows are failed ones."""
-        return self.name.startswith(_ERRORS)
+        return self.name.rpartition("/")[2].startswith(_ERRORS)
 
     @property
     def first(self) -> int:

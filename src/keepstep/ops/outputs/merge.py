@@ -8,9 +8,10 @@ from keepstep.errors import ConfigError, DamagedOutputsError
 from keepstep.ops.outputs.look import Outputs, look
 from keepstep.ops.outputs.merge_arrays import merge_npy, merge_safetensors
 from keepstep.ops.outputs.merge_rows import merge_lines, merge_parquet
-from keepstep.plan.coverage import coverage_of, merge_order
+from keepstep.plan.coverage import merge_order
 from keepstep.storage.local import make_folders, sync_folder
 
+_SHOWN = 5
 Progress = Callable[[int, int], object]
 _MERGE = {
     "jsonl": merge_lines,
@@ -38,10 +39,11 @@ def merge(
     """
     found = look(folder)
     if not found.complete and not partial:
-        raise ConfigError(f"{folder}: the job has not ended; --partial merges what is committed so far")
+        shards = f" ({'; '.join(found.open_shards[:_SHOWN])})" if found.open_shards else ""
+        raise ConfigError(f"{folder}: the job has not ended{shards}; --partial merges what is committed so far")
     if target.exists():
         raise ConfigError(f"{target} is there already; take another name")
-    problems = [*(f"{name} is gone" for name in found.missing), *coverage_of(found.parts, found.inputs).problems]
+    problems = [*(f"{name} is gone" for name in found.missing), *found.problems, *found.coverage_problems]
     if problems:
         raise DamagedOutputsError(f"{folder}: {'; '.join(problems[:3])}; `keepstep outputs verify` says more")
     parts = [part for part in found.parts if not part.is_errors]

@@ -34,11 +34,16 @@ def push(folder: Path, address: Address, watch: Callable[[int, int], object] = l
 
     Raises:
         CheckpointNotFoundError, CouldNotLookError: as of `look`.
-        ConfigError: parts of another job lie there.
+        ConfigError: parts of another job lie there, or the folder is that of several shards.
         DamagedOutputsError: a part is gone, or not as it was written.
         MirrorError: the address cannot be asked, or refuses.
     """
     found = look(folder)
+    if found.shards:
+        raise ConfigError(
+            f"{folder} holds shards; push each to an address of its own: {found.shards[0].folder}, ..., or what "
+            "`keepstep outputs merge` makes of them"
+        )
     if found.missing:
         raise DamagedOutputsError(f"{folder}: {found.missing[0]} is gone; `keepstep outputs verify` says more")
     store = open_store(address)

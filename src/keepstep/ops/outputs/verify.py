@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from keepstep.ops.outputs.look import Outputs, look
-from keepstep.plan.coverage import coverage_of
 from keepstep.storage.digest import digest_file, digest_of_blocks
 
 
@@ -28,7 +27,8 @@ def verify(folder: Path, on_bytes: Callable[[int, int], object] = lambda done, t
         CheckpointNotFoundError, CouldNotLookError, DamagedOutputsError: as of `look`.
     """
     found = look(folder)
-    problems = [f"{name} is gone" for name in found.missing]
+    problems = [*(f"{name} is gone" for name in found.missing), *found.problems]
+    problems += [f"{name} is missing" for name in found.absent]
     if found.complete:
         problems += [f"{name} is not in the index" for name in found.unknown]
     done = 0
@@ -44,5 +44,5 @@ def verify(folder: Path, on_bytes: Callable[[int, int], object] = lambda done, t
             problems.append(f"{part.name} has {size} bytes, not {part.bytes}")
         elif digest_of_blocks(digests) != part.digest:
             problems.append(f"{part.name} has other bytes than were written")
-    problems += coverage_of(found.parts, found.inputs).problems
+    problems += found.coverage_problems
     return Verified(found, tuple(problems))

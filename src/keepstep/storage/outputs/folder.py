@@ -155,13 +155,14 @@ class OutputFolder:
             (self.path / name).unlink(missing_ok=True)
 
     def finish(self, job: dict[str, Any], inputs: int, state: IndexState) -> dict[str, Any]:
-        """Write the final manifest of a job with so many inputs, unless it is there. Returns it.
+        """Write the final manifest of a job with so many inputs of its own, unless it is there. Returns it.
 
         Raises:
             DamagedOutputsError: not every input is in one part, once.
         """
         parts = read_parts(self.path, state)
-        if problems := coverage_of(parts, inputs).problems:
+        begin = self.head.share.begin if self.head.share else 0
+        if problems := coverage_of(parts, begin + inputs, begin).problems:
             raise DamagedOutputsError(f"{self.path}: {'; '.join(problems)}")
         facts = _success_of(job, inputs, self.head, state, parts)
         if read_json(self.path / SUCCESS) != facts:

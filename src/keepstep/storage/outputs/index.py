@@ -3,11 +3,13 @@
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from keepstep.errors import DamagedOutputsError
 from keepstep.plan.outputs import INDEX, Part
+from keepstep.plan.shards import Share
 from keepstep.storage.digest import BlockDigester, digest_of_blocks
 
 _VERSION = 1
@@ -22,11 +24,18 @@ class Head:
         id: of the run of the job, made at its first start.
         format: of its parts.
         owner: the folder of the job's checkpoints at that start.
+        share: of the input; None for all of it.
     """
 
     id: str
     format: str
     owner: str
+    share: Share | None = None
+
+    def to_row(self) -> dict[str, Any]:
+        """As the first line of the index has it."""
+        row = {"outputs": _VERSION, "id": self.id, "format": self.format, "owner": self.owner}
+        return row if self.share is None else row | {"shard": self.share.to_row()}
 
 
 @dataclass(frozen=True)
@@ -61,7 +70,7 @@ class IndexFile:
 
     def begin(self, head: Head) -> None:
         """Write the first line of a new index."""
-        self._append(json.dumps({"outputs": _VERSION, **asdict(head)}) + "\n")
+        self._append(json.dumps(head.to_row()) + "\n")
 
     def append(self, parts: Sequence[Part]) -> None:
         """Add parts; they are on disk when this returns."""
@@ -106,8 +115,9 @@ def read_head(folder: Path) -> Head | None:
         row = json.loads(line)
         if row["outputs"] > _VERSION:
             raise DamagedOutputsError(f"{folder / INDEX} was written by a newer keepstep; update this one")
-        return Head(str(row["id"]), str(row["format"]), str(row["owner"]))
-    except (ValueError, KeyError, TypeError) as error:
+        share = Share.from_row(row["shard"]) if "shard" in row else None
+        return Head(str(row["id"]), str(row["format"]), str(row["owner"]), share)
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, DamagedOutputsError):
             raise
         raise DamagedOutputsError(f"{folder / INDEX} is no index of outputs") from error
