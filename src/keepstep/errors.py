@@ -77,12 +77,22 @@ class NothingToChooseError(KeepstepError, ValueError):
     """No checkpoint can be chosen. The message says why each was left out."""
 
 
+class DataError(KeepstepError, ValueError):
+    """A file of the input, or a record in it, cannot be read. The message names the file and the record."""
+
+
 class CouldNotLookError(KeepstepError, OSError):
     """The folder could not be listed or read. This is never taken for an empty folder."""
 
 
 class DamagedCheckpointError(KeepstepError, ValueError):
     """Checkpoints exist, and none of them is complete and unchanged."""
+
+    exit_code = 4
+
+
+class DamagedOutputsError(KeepstepError, ValueError):
+    """Outputs that were committed are gone or not what was written. They are never made again in silence."""
 
     exit_code = 4
 

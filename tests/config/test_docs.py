@@ -6,6 +6,7 @@ from pathlib import Path
 import yaml
 
 from keepstep.config import CheckpointingConfig
+from keepstep.config.outputs import OutputsConfig
 from keepstep.config.retention import Keep, KeepBest
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -32,6 +33,15 @@ def test_jobs_lists_every_key_of_checkpointing() -> None:
         else:
             value = told[default] if default in told else yaml.safe_load(default.strip("`"))
             assert value == field.get_default(call_default_factory=True), name
+
+
+def test_inference_lists_every_key_of_outputs() -> None:
+    found = rows("inference.md", "outputs")
+    assert list(found) == list(OutputsConfig.model_fields)
+    for name, (default, meaning) in found.items():
+        assert meaning, name
+        field = OutputsConfig.model_fields[name]
+        assert default == "" if field.is_required() else yaml.safe_load(default.strip("`")) == field.default, name
 
 
 def test_choosing_has_every_rule() -> None:

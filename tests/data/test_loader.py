@@ -52,6 +52,23 @@ def test_ranks_only_divide_the_batch(ranks: int) -> None:
     assert [[i for part in parts for i in part[step]] for step in range(12)] == whole
 
 
+@pytest.mark.parametrize("span", [(0, 50), (13, 30), (47, 50), (20, 20)])
+@pytest.mark.parametrize("ranks", [1, 4])
+def test_a_span_is_read_once_and_positions_are_those_of_the_whole(span: tuple[int, int], ranks: int) -> None:
+    settings = {"shuffle": False, "epochs": 1, "span": span}
+    sources = [loader(rank, ranks, **settings) for rank in range(ranks)]
+    steps = sources[0].steps_left or 0
+    assert steps == -(-(span[1] - span[0]) // 8)
+    found = [i for source in sources for step in take(source, steps) for i in step]
+    assert sorted(found) == list(range(*span))
+    assert [(source.position, source.done, source.steps_left) for source in sources] == [
+        (span[1], span[1] - span[0], 0)
+    ] * ranks
+    again = loader(0, ranks, **settings)
+    again.load_state_dict(sources[0].state_dict())
+    assert (again.steps_left, list(again)) == (0, [])
+
+
 @pytest.mark.parametrize("stop", range(13))
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_a_position_goes_on_under_any_number_of_ranks(stop: int, ranks: int) -> None:
@@ -152,3 +169,43 @@ def test_what_a_data_set_draws_does_not_touch_the_model_s_random_numbers() -> No
     assert random.getstate() == before[0]
     assert np.random.get_state()[1].tolist() == before[1]
     assert torch.equal(torch.get_rng_state(), before[2])
+
+
+class Texts(Numbers):
+    def length_of(self, index: int) -> int:
+        return index * 7 % 13
+
+
+@pytest.mark.parametrize(("ranks", "workers"), [(1, 0), (2, 0), (4, 0), (1, 2)])
+def test_grouped_by_length_a_batch_holds_the_same_samples(ranks: int, workers: int) -> None:
+    sources = [
+        GlobalBatchLoader(
+            Texts(50),
+            divide(16, 4, ranks),
+            rank,
+            seed=0,
+            shuffle=False,
+            epochs=1,
+            num_workers=workers,
+            length_budget=20,
+        )
+        for rank in range(ranks)
+    ]
+    for step, parts in enumerate(zip(*sources, strict=True)):
+        assert len({len(part) for part in parts}) == 1
+        found = []
+        for rank, part in enumerate(parts):
+            assert [micro.is_last for micro in part] == [False] * (len(part) - 1) + [True]
+            for micro in part:
+                assert micro.samples <= 1 or micro.samples * max(map(Texts(50).length_of, micro.indices)) <= 20
+                assert all(place // (16 // ranks) == rank for place in micro.places[: micro.samples])
+                found += list(zip(micro.places, micro.indices, micro.data.tolist(), strict=True))[: micro.samples]
+        indices = range(step * 16, min(step * 16 + 16, 50))
+        assert sorted(found) == [(place, index, index * 10) for place, index in enumerate(indices)]
+    assert step == 3
+    assert sources[0].position == 50
+
+
+def test_places_are_those_in_the_global_batch() -> None:
+    steps = [[micro.places for micro in step] for step in loader(1, 2, 10, shuffle=False, epochs=1)]
+    assert steps == [[(4, 5), (6, 7)], [(1,)]]

@@ -32,6 +32,10 @@ from keepstep.cli import (
     watch,
 )
 from keepstep.cli.output import report_error
+from keepstep.cli.outputs import ls as outputs_ls
+from keepstep.cli.outputs import merge as outputs_merge
+from keepstep.cli.outputs import push as outputs_push
+from keepstep.cli.outputs import verify as outputs_verify
 from keepstep.errors import KeepstepError
 
 # Each command imports what it works with when it is called: `keepstep ls` does not wait for what others need.
@@ -70,6 +74,11 @@ for command in (
     selftest,
 ):
     app.command(command.__name__.rpartition(".")[2].replace("_", "-"))(command.command)
+
+outputs = typer.Typer(no_args_is_help=True, help="Look at, verify, merge and copy the outputs of an inference job.")
+for command in (outputs_ls, outputs_verify, outputs_merge, outputs_push):
+    outputs.command(command.__name__.rpartition(".")[2])(command.command)
+app.add_typer(outputs, name="outputs")
 
 
 def _print_version(asked: bool) -> None:

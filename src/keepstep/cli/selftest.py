@@ -67,8 +67,11 @@ def _words(job: list[str], nproc: int, overrides: list[str]) -> list[str]:
     from keepstep.config.load import load_job
 
     config = load_job(path, overrides)
-    kind, section, product = (
-        ("train", "trainer", "export_to") if config.trainer is not None else ("infer", "inference", "output_to")
+    kind, *products = (
+        ("train", "trainer.export_to")
+        if config.trainer is not None
+        else ("infer", "inference.output_to", "inference.outputs")
     )
     words = [sys.executable, "-m", "keepstep.cli.worker", kind, str(path), "--nproc", str(nproc)]
-    return words + [word for override in [*overrides, f"{section}.{product}=null"] for word in ("--set", override)]
+    nothing = [f"{product}=null" for product in products]
+    return words + [word for override in [*overrides, *nothing] for word in ("--set", override)]

@@ -60,7 +60,8 @@ def _apply_override(content: dict[str, Any], override: str) -> None:
 
 
 def _line(error: ErrorDetails) -> str:
-    location = error["loc"]
+    # Tags of a union are no keys.
+    location = tuple(part for part in error["loc"] if not str(part).startswith(" "))
     key = ".".join(str(part) for part in location) or "the file"
     if error["type"] == "extra_forbidden":
         allowed = _keys_at(location[:-1])

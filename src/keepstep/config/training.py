@@ -6,6 +6,8 @@ from pydantic import AfterValidator, Field, PositiveFloat, field_validator, mode
 
 from keepstep.config.base import NoBool, Section
 from keepstep.config.checkpointing import CheckpointingConfig
+from keepstep.config.outputs import OutputsConfig
+from keepstep.config.shard import ShardConfig
 
 # Strict: `true` is no number, and 1.0 no count.
 Count = Annotated[int, Field(strict=True, ge=1)]
@@ -31,6 +33,28 @@ class BatchingConfig(Section):
 
     global_batch_size: Count
     microbatch_size: Count | None = None
+
+
+class ByLengthConfig(Section):
+    """Micro-batches of samples of like length.
+
+    Attributes:
+        budget: the most of one micro-batch: its samples times the longest of their lengths, in the unit of the data
+            set's `length_of`.
+    """
+
+    budget: Count
+
+
+class InferenceBatchingConfig(BatchingConfig):
+    """The same for inference, where a rank may make passes of any size.
+
+    Attributes:
+        by_length: group the samples of a rank's share by length; the micro-batch size is the most of one pass. The
+            results are those of the input's order all the same.
+    """
+
+    by_length: ByLengthConfig | None = None
 
 
 class DeterminismConfig(Section):
@@ -219,12 +243,32 @@ class TrainerConfig(Section):
 
 
 class InferenceConfig(Section):
-    """An inference job: one pass over the data set in its own order."""
+    """An inference job: one pass over the data set in its own order.
 
-    batching: BatchingConfig
+    Attributes:
+        output_to: a file for the text that the task makes at the end of all that it collected.
+        outputs: a folder for rows that are committed with the position, and kept by nobody.
+        shard: the part of the input that this job takes, where several jobs share one; None for all of it.
+    """
+
+    batching: InferenceBatchingConfig
     determinism: DeterminismConfig = DeterminismConfig()
     model_stage_factory: ModelStageFactoryConfig = ModelStageFactoryConfig()
     num_workers: Annotated[int, Field(strict=True, ge=0)] = 0
     logging: LoggingConfig = LoggingConfig()
     checkpointing: SharedCheckpointing
     output_to: Annotated[str, Field(min_length=1)] | None = None
+    outputs: OutputsConfig | None = None
+    shard: ShardConfig | None = None
+
+    @model_validator(mode="after")
+    def _shards_are_merged(self) -> "InferenceConfig":
+        if self.shard is not None and (self.outputs is None or self.output_to is not None):
+            raise ValueError("shard goes with outputs, which are merged, and not with output_to")
+        return self
+
+    @model_validator(mode="after")
+    def _outputs_need_checkpoints(self) -> "InferenceConfig":
+        if self.outputs is not None and self.checkpointing.period_steps == "disable":
+            raise ValueError('outputs are committed by checkpoints, but checkpointing.period_steps is "disable"')
+        return self

@@ -3,6 +3,12 @@
 import os
 import signal
 import threading
+from collections.abc import Iterator
+from typing import TypeVar
+
+from keepstep.errors import DataError
+
+T = TypeVar("T")
 
 _IGNORED = (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP)
 
@@ -24,6 +30,17 @@ def ignore_stop_signals(worker: int) -> None:
     parent = os.getppid()
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
     threading.Thread(target=_end_with, args=(parent,), name="keepstep-worker-end", daemon=True).start()
+
+
+def next_of(passes: Iterator[T]) -> T:
+    """The next of a loader. A worker's DataError has the whole trace for its message: the last line is the error."""
+    try:
+        return next(passes)
+    except DataError as error:
+        if "\n" not in str(error):
+            raise
+        last = str(error).strip().rpartition("\n")[2]
+        raise DataError(last.removeprefix(f"{DataError.__module__}.{DataError.__name__}: ")) from error
 
 
 def _end_with(parent: int) -> None:

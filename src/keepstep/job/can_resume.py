@@ -29,6 +29,7 @@ from keepstep.plan.guard_text import refusal
 from keepstep.plan.guards import GuardFinding, refused
 from keepstep.plan.lock import Claim
 from keepstep.plan.outlook import DataOutlook, RateOutlook, data_outlook, rate_outlook
+from keepstep.plan.outputs import SUCCESS
 from keepstep.plan.resume import ResumeDecision, Start
 from keepstep.state.streams import is_stream
 from keepstep.storage.lock import look_at_lock
@@ -150,7 +151,7 @@ def _completed(config: JobConfig, folder: Path, decision: ResumeDecision, notes:
 
 
 def _mirrors(config: JobConfig, folder: Path, ranks: int) -> RunMirrors:
-    name = folder.name if config.trainer is not None else ""
+    name = folder.name if config.trainer is not None else configure.shard_name(config)
     return RunMirrors(_section(config).checkpointing.mirror, folder, name, _PlannedWorld(ranks))
 
 
@@ -176,8 +177,10 @@ class _Job:
         dataset = call("providers.dataset", config.providers.dataset, providers.dataset, context)
         if config.inference is not None:
             configure.check_inference(config, shape, dataset)
+            configure.check_division(config.inference)
         task = call("providers.task", config.providers.task, providers.task, context)
         self._length = None if is_stream(dataset) else len(dataset)
+        self._span = configure.span_of(config, self._length)
         world = _PlannedWorld(ranks)
         self._identity = identify(config, folder, world, shape, dataset, task, asked, is_resumed=is_resumed)
 
@@ -240,6 +243,9 @@ class _Job:
         output = self._config.inference.output_to if self._config.inference else None
         if is_over and output is not None and not Path(output).is_file():
             notes = [*notes, f"the output {output} is missing, and is written"]
+        outputs = self._config.inference.outputs if self._config.inference else None
+        if is_over and outputs is not None and not (Path(outputs.to) / SUCCESS).is_file():
+            notes = [*notes, f"the outputs in {outputs.to} are not finished: {SUCCESS} is made"]
         outlook = Outlook(
             "complete" if is_over else "resume",
             0,
@@ -261,9 +267,9 @@ class _Job:
     def _steps_left(self, step: int, samples: int | None) -> int | None:
         if self._config.trainer is not None:
             return self._config.trainer.total_steps - step
-        if self._length is None or samples is None:
+        if self._span is None or samples is None:
             return None
-        return -(-(self._length - samples) // self._batch)
+        return -(-(self._span[1] - max(samples, self._span[0])) // self._batch)
 
 
 def _check_record(checkpoint: Path) -> None:

@@ -11,7 +11,14 @@ from torch import nn
 from keepstep.checkpoint.probe import save_dir
 from keepstep.config.job import JobConfig
 from keepstep.config.mesh import MeshConfig
-from keepstep.config.training import BatchingConfig, ModelStageFactoryConfig, OptimizerConfig, TrainerConfig
+from keepstep.config.outputs import OutputsConfig
+from keepstep.config.training import (
+    BatchingConfig,
+    InferenceConfig,
+    ModelStageFactoryConfig,
+    OptimizerConfig,
+    TrainerConfig,
+)
 from keepstep.dist.mesh import MeshShape, solve_mesh
 from keepstep.dist.world import World
 from keepstep.errors import ConfigError
@@ -23,9 +30,12 @@ from keepstep.export.weights import check_target
 from keepstep.plan.batching import BatchingError, Division, divide
 from keepstep.plan.fork import suffix_of
 from keepstep.plan.schedule import ScheduleError, segments
+from keepstep.plan.shards import Shard
 from keepstep.state.names import named_tensors
 from keepstep.state.streams import is_stream
 from keepstep.storage.lineage import read_origin
+from keepstep.storage.outputs.formats import check_format
+from keepstep.storage.shards import refuse_other_division
 
 logger = logging.getLogger("keepstep")
 
@@ -111,8 +121,48 @@ def run_folder(config: JobConfig) -> Path:
     if config.trainer is not None:
         return save_dir(config.trainer.checkpointing.save_dir) / config.trainer.run.name
     if config.inference is not None:
-        return save_dir(config.inference.checkpointing.save_dir)
+        return save_dir(config.inference.checkpointing.save_dir) / shard_name(config)
     raise ConfigError("the job has neither a trainer nor an inference section")
+
+
+def outputs_folder(inference: InferenceConfig, config: OutputsConfig) -> Path:
+    """The folder of a job's output parts; where faults are tried on it, one beside what it saves then."""
+    shard = shard_of(inference)
+    return outputs_root(inference, config) / (shard.name if shard else "")
+
+
+def outputs_root(inference: InferenceConfig, config: OutputsConfig) -> Path:
+    """The folder in which all shards of a job have theirs."""
+    configured = inference.checkpointing.save_dir
+    place = save_dir(configured)
+    return Path(config.to) if place == Path(configured) else place / "outputs"
+
+
+def shard_of(inference: InferenceConfig) -> Shard | None:
+    """The part of the input that a job takes; None for all of it."""
+    return Shard(inference.shard.index, inference.shard.count) if inference.shard else None
+
+
+def shard_name(config: JobConfig) -> str:
+    """The name of the job's folder in save_dir, where it is a shard; else empty."""
+    shard = shard_of(config.inference) if config.inference else None
+    return shard.name if shard else ""
+
+
+def span_of(config: JobConfig, length: int | None) -> tuple[int, int] | None:
+    """The first position that a job takes of its input, and the one behind its last; None where that has no length."""
+    if length is None:
+        return None
+    shard = shard_of(config.inference) if config.inference else None
+    return shard.bounds(length) if shard else (0, length)
+
+
+def check_division(inference: InferenceConfig) -> None:
+    """Refuse a job that was begun with other shards. Raises ConfigError."""
+    shard = shard_of(inference)
+    refuse_other_division(save_dir(inference.checkpointing.save_dir), shard)
+    if inference.outputs is not None:
+        refuse_other_division(outputs_root(inference, inference.outputs), shard)
 
 
 def export_target(trainer: TrainerConfig, folder: Path) -> Path | None:
@@ -150,10 +200,24 @@ def check_targets(trainer: TrainerConfig, folder: Path, *, fresh: bool) -> None:
 
 def check_inference(config: JobConfig, shape: MeshShape, dataset: Any) -> None:
     """Refuse what an inference job cannot do. Raises ConfigError."""
+    outputs = config.inference.outputs if config.inference else None
+    if outputs is not None:
+        check_format(outputs.format, outputs.compression)
+        if outputs.on_error == "record" and config.mesh.data_parallel_shard not in (1, "auto"):
+            raise ConfigError(
+                "outputs.on_error: record needs data_parallel_shard: 1; ranks of a sharded model meet in each pass; "
+                "none can make one again by itself"
+            )
     if shape.tensor * shape.pipeline > 1:
         raise ConfigError("mesh: the tensor and the pipeline axis of an inference job must be 1")
     if is_stream(dataset):
         raise ConfigError(
             f"providers.dataset = {config.providers.dataset!r}: an inference job needs a data set with "
             "__len__ and __getitem__, so that each input has its place in the output"
+        )
+    by_length = config.inference.batching.by_length if config.inference is not None else None
+    if by_length is not None and not callable(getattr(dataset, "length_of", None)):
+        raise ConfigError(
+            f"inference.batching.by_length: a {type(dataset).__name__} does not say how long its samples are; give it "
+            "a method length_of(index) that reads no sample"
         )

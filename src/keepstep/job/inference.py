@@ -1,8 +1,9 @@
 """The inference job: its loop, and nothing else."""
 
 import contextlib
-import json
 import logging
+from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from keepstep.checkpoint.resume import look
 from keepstep.checkpoint.stop import StopNotice
 from keepstep.config.job import JobConfig
 from keepstep.data.device import to_device
-from keepstep.data.loader import GlobalBatchLoader
+from keepstep.data.loader import GlobalBatchLoader, MicroBatch
 from keepstep.dcp.reader import read
 from keepstep.dist.agree import agreed
 from keepstep.dist.launch import launched_ranks
@@ -29,15 +30,19 @@ from keepstep.job.asked import NOTHING, Asked
 from keepstep.job.attempt import Attempt, attempt_of, judge_newest
 from keepstep.job.determinism import be_deterministic, seed_all
 from keepstep.job.identify import identify
+from keepstep.job.output_file import is_output_of, write_output
 from keepstep.job.parallel import parallelize
-from keepstep.job.progress import progress_bar
+from keepstep.job.predicting import Placed, Predictor
+from keepstep.job.progress import SampleProgress, progress_bar
 from keepstep.job.protocols import JobContext
 from keepstep.job.providers import Providers, call, resolve
+from keepstep.job.sink import OutputSink
 from keepstep.job.stop import leave_before, leave_if_asked
 from keepstep.plan import layout
 from keepstep.plan.resume import ResumeDecision, Start
+from keepstep.plan.shards import share_of
 from keepstep.state.job_state import JobState
-from keepstep.storage.local import make_folders, replace_text
+from keepstep.storage.outputs.folder import is_finished
 
 logger = logging.getLogger("keepstep")
 
@@ -49,8 +54,8 @@ ALREADY_COMPLETE = "Inference is already complete, nothing to do"
 class InferenceJob:
     """An inference job from its configuration: one pass over the data set. `run` is called by every rank.
 
-    Results are collected in the task's state, which is committed together with the position: whatever dies, each
-    sample is in the output once, in input order.
+    Results are collected in the task's state, or go to parts in a folder (`outputs`). Both are committed together with
+    the position: whatever dies, each sample is in the output once.
 
     Args:
         config: a job with an inference section.
@@ -65,6 +70,7 @@ class InferenceJob:
         self.config = config
         self.inference = config.inference
         self.folder = configure.run_folder(config)
+        self._shard = configure.shard_name(config)
         self._providers: Providers = resolve(config.providers)
 
     def _make(self, name: str, *arguments: Any) -> Any:
@@ -87,7 +93,7 @@ class InferenceJob:
         """
         # Every rank comes to this by itself, so it is refused before any of them waits for another.
         configure.check(self.config, launched_ranks())
-        with attempt_of(self.folder, self.inference.checkpointing, notice, has_name=False) as attempt:
+        with attempt_of(self.folder, self.inference.checkpointing, notice, has_name=bool(self._shard)) as attempt:
             self._run(attempt, asked)
 
     def _run(self, attempt: Attempt, asked: Asked) -> None:
@@ -97,6 +103,10 @@ class InferenceJob:
         context = JobContext(self.config, device, world.rank, world.size, world.rank, world.size)
         dataset = self._make("dataset", context)
         configure.check_inference(self.config, shape, dataset)
+        with agreed(world, "looking for other shards"):
+            if world.rank == 0:
+                configure.check_division(self.inference)
+        span = configure.span_of(self.config, len(dataset))
         loader = GlobalBatchLoader(
             dataset,
             division,
@@ -105,34 +115,46 @@ class InferenceJob:
             shuffle=False,
             epochs=1,
             num_workers=self.inference.num_workers,
+            span=span,
+            tolerant=self.inference.outputs is not None and self.inference.outputs.on_error == "record",
+            length_budget=by_length.budget if (by_length := self.inference.batching.by_length) else None,
         )
         if asked.fresh:
             attempt.begin_anew()
         brought = attempt.bring()
         decision = look(self.folder, world)
         task = self._make("task", context)
+        self._check_task(task)
         is_resumed = decision.start is Start.RESUME or bool(brought)
         identity = identify(self.config, self.folder, world, shape, dataset, task, asked, is_resumed=is_resumed)
         judge_newest(identity, decision, brought)
         if (
             not brought
-            and self._is_done(decision, len(dataset), world)
-            and self._has_output(decision.candidates[0], world)
+            and self._is_done(decision, loader, world)
+            and self._has_output(decision.candidates[0] if decision.candidates else 0, world)
         ):
             if world.rank == 0:
                 logger.info(ALREADY_COMPLETE)
             return
         attempt.claim()
-        self._infer(attempt, context, loader, shape, task, identity, fresh=not is_resumed)
+        self._infer(attempt, context, loader, shape, task, identity, asked, fresh=not is_resumed)
 
-    def _is_done(self, decision: ResumeDecision, length: int, world: World) -> bool:
+    def _check_task(self, task: Any) -> None:
+        if self.inference.output_to is not None and self.inference.outputs is not None and not hasattr(task, "result"):
+            raise ConfigError(
+                f"providers.task = {self.config.providers.task!r}: output_to needs a task with collect and result; "
+                "leave it out where outputs are all that is wanted"
+            )
+
+    def _is_done(self, decision: ResumeDecision, loader: GlobalBatchLoader, world: World) -> bool:
         """Whether the newest checkpoint has all samples behind it; the batch size may have changed on the way."""
-        done = False
+        # Without inputs there is no step, and no checkpoint.
+        done = not loader.steps_left and decision.start is Start.FRESH and self.inference.outputs is not None
         with agreed(world, f"looking into {self.folder}"):
             if world.rank == 0 and decision.start is Start.RESUME:
                 newest = self.folder / layout.checkpoint_name(decision.candidates[0])
                 with contextlib.suppress(DamagedCheckpointError):  # the resume goes on from the one before it
-                    done = read(newest, {}, [_POSITION])[_POSITION] >= length
+                    done = read(newest, {}, [_POSITION])[_POSITION] >= loader.end
         return world.broadcast(done)
 
     def _infer(
@@ -143,6 +165,7 @@ class InferenceJob:
         shape: MeshShape,
         task: Any,
         identity: RunIdentity,
+        asked: Asked,
         *,
         fresh: bool,
     ) -> None:
@@ -159,54 +182,95 @@ class InferenceJob:
             unread = configure.load_weights(factory, [model], fresh=fresh)
         configure.warn_of_unread(world, unread)
         seed_all(self.inference.determinism.base_seed, world.rank)
+        sink = self._sink(attempt, len(loader.dataset), identity)
         state = JobState(
-            model=model, data=loader, task=task, only_trainable_parameters=factory.checkpoint_only_trainable_parameters
+            model=model,
+            data=loader,
+            # One that collects must keep what it collects.
+            task=task if sink is None or hasattr(task, "state_dict") or hasattr(task, "collect") else None,
+            outputs=sink,
+            only_trainable_parameters=factory.checkpoint_only_trainable_parameters,
         )
         steps = loader.steps_left or None
         checkpointer = Checkpointer(
             self.inference.checkpointing,
             state,
-            None,
+            self._shard or None,
             steps,
             world=world,
             claim=attempt.claim(),
             notice=attempt.notice,
             identity=identity,
         )
+        passes = self._passes(context, model, task, loader, sink)
         with checkpointer:
             start = checkpointer.resume()
-            leave_before(checkpointer, start)
             total = start + (loader.steps_left or 0)
+            if sink is not None:
+                sink.begin(is_over=start == total, replace=asked.fresh)
+                checkpointer.before_save = sink.commit
+            leave_before(checkpointer, start)
             checkpointer.total_steps = total or None
-            self._loop(context, model, task, loader, start, total, checkpointer, world)
+            self._loop(passes, task, loader, start, total, checkpointer, world, sink)
         self._write_output(task, total, world)
+        if sink is not None:
+            sink.finish(self._identity(total), loader.done)
+
+    def _sink(self, attempt: Attempt, inputs: int, identity: RunIdentity) -> OutputSink | None:
+        config, claim = self.inference.outputs, attempt.claim()
+        if config is None or claim is None:
+            return None
+        shard = configure.shard_of(self.inference)
+        share = share_of(shard, inputs, identity.record()) if shard else None
+        folder = configure.outputs_folder(self.inference, config)
+        return OutputSink(config, folder, self.folder, attempt.world, claim, share)
+
+    def _passes(
+        self, context: JobContext, model: nn.Module, task: Any, loader: GlobalBatchLoader, sink: OutputSink | None
+    ) -> Callable[[MicroBatch], list[Placed]]:
+        """What makes one pass, and returns the results of the samples that count, with their places."""
+        # FSDP2 keeps tensors between passes, and those of inference mode cannot be saved.
+        without_gradients = torch.no_grad if isinstance(model, FSDPModule) else torch.inference_mode
+        config = self.inference.outputs
+        if sink is not None and config is not None:
+            return Predictor(task, model, loader, context.device, without_gradients, config, sink).take
+
+        def make(micro: MicroBatch) -> list[Placed]:
+            with without_gradients():
+                results = list(task.predict(model, to_device(micro.data, context.device)))
+            return list(zip(micro.places, results[: micro.samples], strict=False))
+
+        return make
 
     def _loop(
         self,
-        context: JobContext,
-        model: nn.Module,
+        passes: Callable[[MicroBatch], list[Placed]],
         task: Any,
         loader: GlobalBatchLoader,
         start: int,
         total: int,
         checkpointer: Checkpointer,
         world: World,
+        sink: OutputSink | None,
     ) -> None:
         batches = iter(loader)
-        # FSDP2 keeps tensors between passes, and those of inference mode cannot be saved.
-        without_gradients = torch.no_grad if isinstance(model, FSDPModule) else torch.inference_mode
-        with progress_bar("inference", start, total, shown=world.rank == 0) as advance:
+        collects = sink is None or hasattr(task, "collect")
+        progress = SampleProgress(loader.position, loader.end or 0)
+        with progress_bar("inference", start, total, shown=world.rank == 0, is_timed=False) as advance:
             for step in range(start + 1, total + 1):
-                own: list[Any] = []
-                for micro in next(batches):
-                    with without_gradients():
-                        results = list(task.predict(model, to_device(micro.data, context.device)))
-                    own += results[: micro.samples]
-                task.collect([result for part in world.gather(own) for result in part])
+                if sink is not None:
+                    sink.step = step
+                own = [placed for micro in next(batches) for placed in passes(micro)]
+                if collects:
+                    in_order = [result for _, result in sorted(own, key=itemgetter(0))]
+                    task.collect([result for part in world.gather(in_order) for result in part])
+                pace = progress.at(loader.position)
                 if world.rank == 0 and (step % self.inference.logging.period_steps == 0 or step == total):
-                    logger.info("step %d/%d  %d samples done", step, total, loader.position)
-                advance("")
+                    logger.info("step %d/%d  %d samples done  %s", step, total, loader.done, pace)
+                advance(pace)
                 checkpointer.save_if_due(step)
+                if sink is not None:
+                    sink.publish(checkpointer.saved_step)
                 leave_if_asked(checkpointer, step, total)
 
     def _write_output(self, task: Any, total: int, world: World) -> None:
@@ -215,32 +279,20 @@ class InferenceJob:
             return
         with agreed(world, f"writing {target}"):
             if world.rank == 0:
-                make_folders(Path(target).parent)
-                replace_text(Path(target), task.result())
-                # Written second: an output without its record is made again.
-                replace_text(_record_of(Path(target)), json.dumps(self._identity(total)) + "\n")
+                write_output(Path(target), task.result(), self._identity(total))
                 logger.info("wrote %s", target)
 
     def _has_output(self, step: int, world: World) -> bool:
-        with agreed(world, f"looking for {self.inference.output_to}"):
-            found = world.rank == 0 and self._find_output(step)
+        with agreed(world, "looking for the output"):
+            found = world.rank == 0 and self._find_output(self._identity(step))
         return world.broadcast(found)
 
-    def _find_output(self, step: int) -> bool:
-        target = self.inference.output_to
-        if target is None:
-            return True
-        try:
-            return Path(target).is_file() and bool(
-                json.loads(_record_of(Path(target)).read_text()) == self._identity(step)
-            )
-        except (FileNotFoundError, ValueError):
+    def _find_output(self, identity: dict[str, str | int]) -> bool:
+        target, outputs = self.inference.output_to, self.inference.outputs
+        if target is not None and not is_output_of(Path(target), identity):
             return False
+        return outputs is None or is_finished(configure.outputs_folder(self.inference, outputs), identity)
 
     def _identity(self, step: int) -> dict[str, str | int]:
         checkpoint = self.folder / layout.checkpoint_name(step)
         return identity_of(checkpoint) if checkpoint.is_dir() else {"step": step}
-
-
-def _record_of(output: Path) -> Path:
-    return output.with_name(f".{output.name}.keepstep.json")

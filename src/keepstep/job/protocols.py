@@ -58,10 +58,16 @@ class PipelineTask(Protocol):
 
 
 class InferenceTask(Protocol):
-    """What is computed. Must have `state_dict` and `load_state_dict`: what it collected is saved with the position."""
+    """What is computed. Must have `state_dict` and `load_state_dict`: what it collected is saved with the position.
 
-    def predict(self, model: nn.Module, batch: Any) -> Sequence[Any]:
-        """One plain Python result for each sample of one micro-batch, in order."""
+    Where the job has `outputs`, `predict` is enough.
+    """
+
+    def predict(self, model: nn.Module, batch: Any) -> Any:
+        """One plain Python result for each sample of one micro-batch, in order.
+
+        For `outputs` each is a mapping; or all together are a mapping of columns, or an Arrow record batch.
+        """
 
     def collect(self, results: Sequence[Any]) -> None:
         """Take the results of one global batch, in input order. Called on every rank with the same results."""

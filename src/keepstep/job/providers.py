@@ -5,10 +5,12 @@ import inspect
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+from keepstep.config.data_files import DataFilesConfig
 from keepstep.config.job import ProvidersConfig
 from keepstep.errors import ConfigError
 
@@ -35,10 +37,10 @@ def make_importable(job_file: Path) -> None:
 
 def resolve(config: ProvidersConfig) -> Providers:
     """Import all providers. Raises ConfigError with key, value and cause for one that does not import."""
-    return Providers(**{name: path and _import(f"providers.{name}", path) for name, path in config})
+    return Providers(**{name: _found(f"providers.{name}", what) for name, what in config})
 
 
-def call(key: str, path: str | None, provider: Provider, *arguments: Any) -> Any:
+def call(key: str, path: str | DataFilesConfig | None, provider: Provider, *arguments: Any) -> Any:
     """Call a provider. Raises ConfigError, with key, value and cause, when it fails or returns nothing."""
     where = f"{key} = {path!r}"
     try:
@@ -59,6 +61,30 @@ def call(key: str, path: str | None, provider: Provider, *arguments: Any) -> Any
     if made is None:
         raise ConfigError(f"{where}: returned nothing")
     return made
+
+
+def _found(key: str, what: Any) -> Any:
+    """The provider behind an import path, or of built-in files; None where nothing is given."""
+    if isinstance(what, DataFilesConfig):
+        return partial(_data_files, key, what)
+    return what and _import(key, what)
+
+
+def _data_files(key: str, config: DataFilesConfig, context: Any) -> Any:
+    from keepstep.data import files  # here, so that jobs without pay nothing for it
+
+    try:
+        match config.kind:
+            case "jsonl":
+                return files.jsonl(config.paths)
+            case "parquet":
+                return files.parquet(config.paths, config.columns)
+            case "tar":
+                return files.tar(config.paths)
+            case "hugging_face":
+                return files.hugging_face(str(config.paths))
+    except ConfigError as error:
+        raise ConfigError(f"{key}: {error}") from error
 
 
 def _import(key: str, path: str) -> Provider:

@@ -14,6 +14,7 @@ DECIDED_ELSEWHERE = tuple(
         r"\w+\.logging(\..*)?",
         r"\w+\.run(\..*)?",
         r"\w+\.(export_to|output_to)",
+        r"\w+\.outputs\.(to|format|compression)",
         r"\w+\.data\.(num_workers|persistent_workers|ledger)",
         r"\w+\.num_workers",
     )
@@ -45,13 +46,20 @@ _OF_TRAINERS = (
 )
 _RULES = (
     (r"\w+\.data\.shuffle", "refuse", "samples would come in another order"),
+    (r"\w+\.shard(\..*)?", "refuse", "samples would be missed, or be in the output twice"),
     (r"\w+\.total_steps", "accept", "the run ends at another step; a rate in percent of the steps moves with it"),
     (r"\w+\.lr_scheduler(\..*)?", "accept", "the learning rate follows the new phases"),
-    (r"\w+\.batching\.microbatch_size", "warn", "sums are made in another order: results differ in the last bits"),
+    (
+        r"\w+\.batching\.(microbatch_size|by_length(\..*)?)",
+        "warn",
+        "sums are made in another order: results differ in the last bits",
+    ),
     (r"\w+\.pipeline(\..*)?", "warn", "sums are made in another order: results differ in the last bits"),
+    (r"\w+\.outputs\.(on_error|tries)", "accept", "rows that fail from here on are treated as it says now"),
     (r"\w+\.optimizer\.lr", "accept", "the new rate holds from the next step on"),
     (r"\w+\.optimizer\..*", "warn", "the value that was saved with the optimizer stays in force"),
     (r"\w+\.max_gradient_norm", "warn", "the new value holds from the next step on"),
+    (r"providers\.dataset\.paths(\..*)?", "accept", "data is told by its content, not by its place"),
     (r"providers\..*", "warn", "another function makes this part of the job"),
     *_OF_TRAINERS,
 )

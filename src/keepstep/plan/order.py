@@ -29,17 +29,17 @@ class SampleOrder:
         indices: list[int] = []
         while count > 0:
             epoch, offset = divmod(begin, self.length)
-            part = self._of_epoch(epoch)[offset : offset + count]
-            indices.extend(part.tolist())
-            begin, count = begin + len(part), count - len(part)
+            taken = min(count, self.length - offset)
+            if self.shuffle:
+                indices.extend(self._of_epoch(epoch)[offset : offset + taken].tolist())
+            else:
+                indices.extend(range(offset, offset + taken))
+            begin, count = begin + taken, count - taken
         return indices
 
     def _of_epoch(self, epoch: int) -> npt.NDArray[np.int64]:
         if epoch != self._epoch:
-            if self.shuffle:
-                generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([self.seed, epoch])))
-                self._permutation = generator.permutation(self.length)
-            else:
-                self._permutation = np.arange(self.length)
+            generator = np.random.Generator(np.random.Philox(np.random.SeedSequence([self.seed, epoch])))
+            self._permutation = generator.permutation(self.length)
             self._epoch = epoch
         return self._permutation

@@ -42,13 +42,16 @@ _CODE = (
     os._Environ,
 )
 _SILENT_PACKAGES = frozenset({"_thread", "threading", "multiprocessing", "contextvars", "keepstep", "logging", "abc"})
+# Those of this package that hold data.
+_TELLING = "keepstep.data.files."
 _LIBRARIES = frozenset({"builtins", "torch", "typing", "abc", "collections", "numpy", "datasets", "typing_extensions"})
 
 
 def says_nothing(value: Any) -> bool:
     """Whether a value is code, a lock, a random generator, or a part of the job itself."""
     kind = type(value)
-    return isinstance(value, _CODE) or kind is object or package_of(kind) in _SILENT_PACKAGES
+    is_silent = package_of(kind) in _SILENT_PACKAGES and not kind.__module__.startswith(_TELLING)
+    return isinstance(value, _CODE) or kind is object or is_silent
 
 
 def package_of(kind: type) -> str:

@@ -2,8 +2,8 @@
 
 import hashlib
 import os
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,12 +12,14 @@ import torch
 from keepstep.errors import ConfigError
 from keepstep.plan.guards import DECLARED, UNKNOWN
 from keepstep.provenance.attributes import attributes_of, package_of
+from keepstep.provenance.paths import common_folder
 from keepstep.provenance.secrets import masked_text
 from keepstep.provenance.special import NotTellableError
 from keepstep.provenance.walk import Walk, declaration, folders_in
 from keepstep.storage.content import FileDigests
 
 _MAX_PARTS = 50
+_MAX_FILES = 200
 _WHOLE = "content"
 _KNOWN = frozenset({"builtins", "collections", "numpy", "datasets", "pandas", "pyarrow", "polars"})
 _CONTAINERS = (list, tuple, dict, np.ndarray, torch.Tensor)
@@ -44,7 +46,8 @@ def fingerprint(dataset: Any, files: FileDigests) -> Fingerprint:
     """Identify a data set: by what it declares, else by what it holds.
 
     A data set declares itself by an attribute or method `fingerprint` (a text that changes with the data), or names
-    its files with an attribute or method `data_files`. Of any other the content is digested: rows in memory, arrays,
+    its files with an attribute or method `data_files`; what else makes its samples what they are, such as a choice of
+    columns, may be said as a text by `data_settings`. Of any other the content is digested: rows in memory, arrays,
     Arrow tables, and files that its attributes name. Places are no part of it, nor is code.
 
     Args:
@@ -62,7 +65,7 @@ def fingerprint(dataset: Any, files: FileDigests) -> Fingerprint:
         return Fingerprint(DECLARED + masked_text(declared))
     named = _declared(dataset, "data_files")
     if named is not None:
-        return _of_files(named, files)
+        return _of_files(named, _declared(dataset, "data_settings"), files)
     return _of_content(dataset, files)
 
 
@@ -74,13 +77,25 @@ def _declared(dataset: Any, name: str) -> Any:
         raise ConfigError(f"{name} of the data set failed: {type(error).__name__}: {error}") from error
 
 
-def _of_files(named: Any, files: FileDigests) -> Fingerprint:
+def _of_files(named: Any, settings: Any, files: FileDigests) -> Fingerprint:
     paths = [named] if isinstance(named, str | os.PathLike) else list(named) if isinstance(named, Iterable) else []
     if not paths or not all(isinstance(path, str | os.PathLike) for path in paths):
         raise ConfigError("data_files of the data set: must be paths of files, one or more")
-    walk = Walk(files)
-    walk.add_files([os.fspath(path) for path in paths])
-    return _sealed({"data_files": walk}, {})
+    walks = {"data_files": Walk(files)}
+    walks["data_files"].add_files([os.fspath(path) for path in paths])
+    if settings is not None:
+        walks["data_settings"] = Walk(files)
+        walks["data_settings"].tag("settings", settings)
+    sealed = _sealed(walks, {})
+    return replace(sealed, parts={**sealed.parts, **_each_file([os.path.abspath(path) for path in paths], files)})
+
+
+def _each_file(paths: Sequence[str], files: FileDigests) -> dict[str, str]:
+    """Digests by name, so that a file that was changed can be named; nothing where that would be a long list."""
+    if len(paths) > _MAX_FILES:
+        return {}
+    base = common_folder(paths)
+    return {f"data_files: {os.path.relpath(path, base)}": files.of(path)[:16] for path in paths}
 
 
 def _of_content(dataset: Any, files: FileDigests) -> Fingerprint:

@@ -99,6 +99,12 @@ def _add_tokenizer(walk: Taker, tokenizer: Any, where: str) -> None:
     walk.tag("tokenizer", tokenizer_text(tokenizer))
 
 
+def _add_files(walk: Taker, dataset: Any, where: str) -> None:
+    """A data set of `keepstep.data.files` inside of another."""
+    walk.tag("data set over files", getattr(dataset, "data_settings", None))
+    walk.add_files(dataset.data_files())
+
+
 def _is_from(package: str, *names: str) -> Callable[[Any], bool]:
     """Whether an object is of such a class, without importing its package."""
 
@@ -111,6 +117,7 @@ def _is_from(package: str, *names: str) -> Callable[[Any], bool]:
 SPECIAL: tuple[tuple[Callable[[Any], bool], Add], ...] = (
     (lambda value: isinstance(value, _VIEWS), lambda walk, view, where: walk.add_sequence(list(view), where)),
     (is_tokenizer, _add_tokenizer),
+    (_is_from("keepstep", "FileDataset", "SavedDataset"), _add_files),
     (_is_from("datasets", "Dataset"), _add_hugging_face),
     (_is_from("pyarrow", "Table", "RecordBatch", "Array", "ChunkedArray"), _add_arrow),
     (_is_from("pandas", "DataFrame", "Series", "Index"), _add_frame),

@@ -38,6 +38,7 @@ class JobState:
         with_buffers: with these, hold the buffers too (BatchNorm's statistics change while it trains).
         tied_parameters: names of weights that are kept equal to another's on another rank, such as
             {"head.weight": "embed.weight"} with pipeline stages. What is tied on one rank is seen by itself.
+        outputs: an output sink of a job; all ranks hold the same state of it.
         optional: parts ("metrics") that a checkpoint may lack, or hold for nobody; all others are an error then.
         dp_rank, dp_size: place and number on the data-parallel axis; by default rank and world size.
 
@@ -58,6 +59,7 @@ class JobState:
         only_trainable_parameters: bool = False,
         with_buffers: bool = False,
         tied_parameters: Mapping[str, str] | None = None,
+        outputs: Any = None,
         optional: Collection[str] = (),
         dp_rank: int | None = None,
         dp_size: int | None = None,
@@ -66,7 +68,14 @@ class JobState:
         self._optimizers = _as_list(optimizer, torch.optim.Optimizer, "optimizer")
         if self._optimizers and not self._stages:
             raise StateError("an optimizer needs its model: its state is stored under the names of the parameters")
-        objects = {"lr_scheduler": lr_scheduler, "task": task, "metrics": metrics, "tracker": tracker, "data": data}
+        objects = {
+            "lr_scheduler": lr_scheduler,
+            "task": task,
+            "metrics": metrics,
+            "tracker": tracker,
+            "outputs": outputs,
+            "data": data,
+        }
         self._objects = {name: part for name, part in objects.items() if part is not None}
         for name, part in self._objects.items():
             inner = part.inner if isinstance(part, PerRank) else part

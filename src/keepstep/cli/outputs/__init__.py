@@ -1,0 +1,1 @@
+"""`keepstep outputs`: its commands, one file each."""

@@ -1,0 +1,1 @@
+"""Looks at, verifies and merges the output parts of an inference job."""

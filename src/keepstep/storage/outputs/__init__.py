@@ -1,0 +1,1 @@
+"""Output parts of an inference job: formats, the index, the folder."""
