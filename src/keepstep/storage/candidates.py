@@ -3,19 +3,22 @@
 import contextlib
 from collections.abc import Callable, Iterable
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
 
 from keepstep.plan import layout
 from keepstep.plan.manifest import manifest_digest
-from keepstep.plan.policies import Rules
 from keepstep.plan.retention import Candidate
 from keepstep.plan.scores import Measured
 from keepstep.storage.digest import digest_of_bytes
 from keepstep.storage.run_record import read_record
 from keepstep.storage.survey import SurveyedCheckpoint
 
+if TYPE_CHECKING:  # a listing asks for digests, and must not wait for the models of the configuration
+    from keepstep.plan.policies import Rules
+
 
 def candidates_of(
-    complete: Iterable[SurveyedCheckpoint], rules: Rules, known: Iterable[Measured] = ()
+    complete: Iterable[SurveyedCheckpoint], rules: "Rules", known: Iterable[Measured] = ()
 ) -> tuple[Candidate, ...]:
     """Checkpoints as policies see them. Only what the rules need is looked up.
 
