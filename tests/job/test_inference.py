@@ -53,6 +53,16 @@ def test_each_sample_is_in_the_output_once_and_in_order(tmp_path: Path, ranks: i
     assert [c.found.step for c in survey(tmp_path / "inference").complete] == [7]
 
 
+def test_a_task_that_gives_too_few_results_loses_no_sample_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    predict = jobs.Sums.predict
+    monkeypatch.setattr(jobs.Sums, "predict", lambda *given: predict(*given)[:-1])
+    with pytest.raises(ValueError, match="predict gave 1 results for 2 samples"):
+        InferenceJob(config(tmp_path)).run()
+    assert not (tmp_path / "sums.jsonl").exists()
+
+
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], bytes]:
     """What a job writes on so many ranks that nobody stops."""

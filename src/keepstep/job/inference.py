@@ -238,7 +238,9 @@ class InferenceJob:
         def make(micro: MicroBatch) -> list[Placed]:
             with without_gradients():
                 results = list(task.predict(model, to_device(micro.data, context.device)))
-            return list(zip(micro.places, results[: micro.samples], strict=False))
+            if len(results) < micro.samples:  # those that lack would be lost without a word
+                raise ValueError(f"predict gave {len(results)} results for {micro.samples} samples")
+            return list(zip(micro.places[: micro.samples], results[: micro.samples], strict=True))
 
         return make
 
