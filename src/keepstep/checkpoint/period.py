@@ -78,21 +78,12 @@ class StepsPeriod:
         """Nothing."""
 
 
-class MinutesPeriod:
-    """At the first step that ends so many minutes after the last save."""
+class _SinceTheLast:
+    """Counts steps and time from the end of the last save; one that was left out stays due."""
 
-    def __init__(self, minutes: float, world: World) -> None:
-        self._seconds, self._world = minutes * 60, world
+    def __init__(self) -> None:
         self._is_left_out = False
         self._step, self._at = 0, monotonic()
-
-    def begin(self, step: int, attempt: int) -> None:
-        self.acted(step)
-
-    def is_due(self, step: int, total_steps: int | None) -> bool:
-        if self._world.rank or step <= self._step:
-            return False
-        return step == total_steps or monotonic() - self._at >= self._seconds
 
     def acted(self, step: int) -> None:
         self._step, self._at = step, monotonic()
@@ -103,11 +94,27 @@ class MinutesPeriod:
         is_news, self._is_left_out = not self._is_left_out, True
         return is_news
 
+
+class MinutesPeriod(_SinceTheLast):
+    """At the first step that ends so many minutes after the last save."""
+
+    def __init__(self, minutes: float, world: World) -> None:
+        super().__init__()
+        self._seconds, self._world = minutes * 60, world
+
+    def begin(self, step: int, attempt: int) -> None:
+        self.acted(step)
+
+    def is_due(self, step: int, total_steps: int | None) -> bool:
+        if self._world.rank or step <= self._step:
+            return False
+        return step == total_steps or monotonic() - self._at >= self._seconds
+
     def learn(self, row: Mapping[str, Any]) -> None:
         """Nothing."""
 
 
-class AutoPeriod:
+class AutoPeriod(_SinceTheLast):
     """As often as it costs least, by what saves and failures of this run have cost, and so often that a crash costs no
     more than `max_loss_minutes`.
 
@@ -116,13 +123,13 @@ class AutoPeriod:
     """
 
     def __init__(self, max_loss_minutes: float, folder: Path, world: World) -> None:
+        super().__init__()
         self._minutes, self._log, self._world = max_loss_minutes, SaveLog(folder), world
         self._attempt, self._failures = 0, Failures()
         self._recent: deque[Mapping[str, Any]] = deque(maxlen=RECENT)
         self.steps = FIRST_STEPS
-        self._may_adapt = self._is_left_out = False
+        self._may_adapt = False
         self._shortest, self._longest, self._each = 0.0, max_loss_minutes * 60, 0.0
-        self._step, self._at = 0, monotonic()
         self._began = self._at
 
     def begin(self, step: int, attempt: int) -> None:
@@ -155,15 +162,6 @@ class AutoPeriod:
         passed = monotonic() - self._at
         is_late = passed + self._each > self._longest and passed >= self._shortest
         return step == total_steps or step - self._step >= self.steps or is_late
-
-    def acted(self, step: int) -> None:
-        self._step, self._at = step, monotonic()
-        self._is_left_out = False
-
-    def left_out(self) -> bool:
-        """It stays due, and is made as soon as it can be."""
-        is_news, self._is_left_out = not self._is_left_out, True
-        return is_news
 
     def learn(self, row: Mapping[str, Any]) -> None:
         self._recent.append(row)

@@ -1,25 +1,18 @@
 """`keepstep prune`: retention by hand."""
 
 from collections.abc import Sequence
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from keepstep.cli.best import ModeChoice
 from keepstep.cli.output import human_size, print_json, printable, table
 
 if TYPE_CHECKING:
     from keepstep.ops.mirror.prune import MirrorPrunePlan
     from keepstep.plan.policies import Rules
     from keepstep.plan.retention import Verdict
-
-
-class ModeChoice(StrEnum):
-    """What `--mode` takes."""
-
-    max = "max"
-    min = "min"
 
 
 def command(
